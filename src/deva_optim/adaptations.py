@@ -1,0 +1,166 @@
+"""The variance adaptation Γ: how far to trust the direction, from nothing but running averages.
+
+    M, G, O  …×n×m         momentum, gradient and direction, all in the basis
+    r, c     …×n×1, …×1×m  row and column norms of M (or of G)
+    V        …×n×m         EMA of what is measured: G², M², r cᵀ or O²
+    s, w     scalars       the mass of M and of V: what they would hold, had every gradient been 1
+
+With a constant gradient M grows as s and V as w, so dividing by the masses is the exact bias
+correction: Γ ≡ 1 at every step. Each part of Γ (source, correction, ε) has its one place here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+Shape = tuple[int, ...]
+
+
+class Evidence(NamedTuple):
+    """What Γ is computed from; s and w are shaped to multiply the moments."""
+
+    signal: Tensor  # |M|
+    measured: tuple[Tensor, ...]
+    moments: tuple[Tensor, ...]  # the running averages of what is measured
+    s: Tensor
+    w: Tensor
+    eps: float
+
+
+class Adaptation(NamedTuple):
+    """Γ as four pure functions over a batch of matrices.
+
+    Attributes:
+        source: What is measured: the momentum, the gradient, or the direction itself.
+        moments: The running averages it keeps: name of the state → shape, from …, n, m.
+        measure: source → what each running average averages.
+        mass: t, β₁, β₂ → w.
+        gamma: Evidence → Γ. Given M for the signal |M|, an elementwise adaptation returns
+            Γ ⊙ sign(M), bit for bit.
+        waits: Whether its count of steps starts at the first gradient that is not zero.
+    """
+
+    source: Literal["momentum", "gradient", "direction"]
+    moments: Callable[[Shape], dict[str, Shape]]
+    measure: Callable[[Tensor], tuple[Tensor, ...]]
+    mass: Callable[[Tensor, float, float], Tensor]
+    gamma: Callable[[Evidence], Tensor]
+    waits: bool = False
+
+
+# What the filters hold after t steps of a gradient that is constantly one ----------------------
+
+
+def ema_mass(t: Tensor, beta: float, x: float = 1.0) -> Tensor:
+    """EMA with decay β of x, x², …, xᵗ; for x = 1 that is 1 − βᵗ."""
+    if x == 1.0:
+        return 1 - beta**t
+    if abs(x - beta) < 1e-9:
+        return (1 - beta) * t * beta**t
+    return (1 - beta) * x * (x**t - beta**t) / (x - beta)
+
+
+def gradient_mass(t: Tensor, beta1: float, beta2: float) -> Tensor:
+    """EMA of 1: what is measured comes from the gradient."""
+    return ema_mass(t, beta2)
+
+
+def momentum_mass(t: Tensor, beta1: float, beta2: float) -> Tensor:
+    """u_t = β₂ u + (1−β₂) s_t in closed form, where s_t = 1 − β₁ᵗ."""
+    return ema_mass(t, beta2) - ema_mass(t, beta2, beta1)
+
+
+def squared_momentum_mass(t: Tensor, beta1: float, beta2: float) -> Tensor:
+    """w_t = β₂ w + (1−β₂) s_t² in closed form."""
+    return ema_mass(t, beta2) - 2 * ema_mass(t, beta2, beta1) + ema_mass(t, beta2, beta1 * beta1)
+
+
+# What is measured ------------------------------------------------------------------------------
+
+
+def square(X: Tensor) -> tuple[Tensor]:
+    """X², entry by entry."""
+    return (X.square(),)
+
+
+def norms(X: Tensor) -> tuple[Tensor, Tensor]:
+    """r and c: the norms of the rows and of the columns of X."""
+    r = torch.linalg.vector_norm(X, dim=-1, keepdim=True)
+    c = torch.linalg.vector_norm(X, dim=-2, keepdim=True)
+    return r, c
+
+
+def norm_products(X: Tensor) -> tuple[Tensor]:
+    """r cᵀ."""
+    r, c = norms(X)
+    return (r * c,)
+
+
+# Γ ---------------------------------------------------------------------------------------------
+
+
+def _adam(x: Evidence) -> Tensor:
+    (V,) = x.moments
+    return (x.signal / x.s) / (V / x.w).sqrt_().add_(x.eps)  # |m̂| / (√v̂ + ε)
+
+
+def _linf(x: Evidence) -> Tensor:
+    (V,) = x.moments
+    mean = V.mean(tuple(range(1, V.ndim)), keepdim=True) if V.ndim > 1 else V
+    kappa = x.w.sqrt() / x.s
+    return kappa * x.signal * _positive(V + x.eps * mean).rsqrt_()  # κ |m| / √(v + ε v̄)
+
+
+def _spectral(x: Evidence) -> Tensor:
+    (rc,), (V,) = x.measured, x.moments
+    kappa = x.w.sqrt() / x.s
+    mean = V.mean((-2, -1), keepdim=True)
+    return kappa * (rc / _positive(V + x.eps * mean)).sqrt_()  # κ √(r cᵀ / (V + ε V̄))
+
+
+def _instantaneous(x: Evidence) -> Tensor:
+    # r and c come from the gradient: the mass of the momentum has no part in them.
+    return _spectral(x._replace(s=torch.ones_like(x.s)))
+
+
+def _factored(x: Evidence) -> Tensor:
+    (r, c), (V_r, V_c) = x.measured, x.moments
+    kappa = x.w / x.s
+    return (
+        kappa * (r / _positive(V_r)).sqrt_() * (c / _positive(V_c)).sqrt_()
+    )  # κ √(r cᵀ / V_r V_cᵀ)
+
+
+def _direction(x: Evidence) -> Tensor:
+    (V,) = x.moments
+    return 1 / _positive(V.sqrt().add_(x.eps))  # 1 / (√v + ε)
+
+
+def _positive(V: Tensor) -> Tensor:
+    """V with its zeros lifted, so that 0/0 becomes 0 and not NaN."""
+    return V.clamp_min(torch.finfo(V.dtype).tiny)
+
+
+def _full(shape: Shape) -> dict[str, Shape]:
+    return {"exp_avg_sq": shape}
+
+
+def _rows_and_columns(shape: Shape) -> dict[str, Shape]:
+    *lead, n, m = shape
+    return {"exp_avg_rows": (*lead, n, 1), "exp_avg_cols": (*lead, 1, m)}
+
+
+ADAM = Adaptation("gradient", _full, square, gradient_mass, _adam)
+LINF = Adaptation("momentum", _full, square, squared_momentum_mass, _linf, waits=True)
+SPECTRAL = Adaptation(
+    "momentum", _full, norm_products, squared_momentum_mass, _spectral, waits=True
+)
+INSTANTANEOUS = Adaptation(
+    "gradient", _full, norm_products, gradient_mass, _instantaneous, waits=True
+)
+FACTORED = Adaptation("momentum", _rows_and_columns, norms, momentum_mass, _factored, waits=True)
+DIRECTION = Adaptation("direction", _full, square, gradient_mass, _direction)

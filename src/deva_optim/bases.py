@@ -1,0 +1,98 @@
+"""The basis a method works in: the identity, or the eigenvectors of its two covariances.
+
+    G         …×n×m         gradient
+    L, R      …×n×n, …×m×m  EMAs of G Gᵀ and Gᵀ G
+    Q_L, Q_R  as L, R       orthonormal eigenvectors of L and R, one a column
+    None      in place of a basis or a covariance: that side keeps the identity
+
+Leading dimensions are a batch of independent matrices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import torch
+from torch import Tensor
+from torch.linalg import LinAlgError  # type: ignore[attr-defined]  # torch does not list it
+
+Side = Tensor | None
+SIDES: Final = ("left", "right")
+
+
+def sides_with_basis(n: int, m: int, *, sides: str, max_dim: int) -> tuple[bool, bool]:
+    """Whether the left and the right side of an n×m matrix get a basis of their own."""
+    left = n <= max_dim and (sides == "both" or n <= m)
+    right = m <= max_dim and (sides == "both" or m <= n)
+    return left, right
+
+
+def project(X: Tensor, Q_L: Side, Q_R: Side) -> Tensor:
+    """Q_Lᵀ X Q_R: parameter coordinates to eigenbasis."""
+    X = X if Q_L is None else Q_L.mT @ X
+    return X if Q_R is None else X @ Q_R
+
+
+def restore(X: Tensor, Q_L: Side, Q_R: Side) -> Tensor:
+    """Q_L X Q_Rᵀ: eigenbasis to parameter coordinates."""
+    X = X if Q_L is None else Q_L @ X
+    return X if Q_R is None else X @ Q_R.mT
+
+
+def eigenbasis(L: Tensor, Q: Tensor) -> Tensor:
+    """The eigenvectors of L, or Q where they cannot be computed."""
+    return _solve(lambda A: torch.linalg.eigh(A).eigenvectors, L, keep=Q)
+
+
+def refresh(L: Tensor, Q: Tensor) -> Tensor:
+    """Q after one power iteration with L and a QR, its columns in the order they had.
+
+    QR favours the columns that come first, so they are sorted by Rayleigh quotient for it and put
+    back afterwards: whatever was measured along column i of Q still belongs to column i.
+    """
+    P = L @ Q
+    rayleigh = (Q * P).sum(-2)
+    order = rayleigh.argsort(-1, descending=True).unsqueeze(-2)
+    back = order.argsort(-1)
+    Q_sorted = Q.take_along_dim(order, -1)
+    P_sorted = P.take_along_dim(order, -1)
+    return _solve(_orthonormal, P_sorted, keep=Q_sorted).take_along_dim(back, -1)
+
+
+def inverse_root(L: Tensor, P: Tensor, *, root: int, eps: float) -> Tensor:
+    """(L + εI)^(−1/root), or P where it cannot be computed."""
+
+    def inverse_power(A: Tensor) -> Tensor:
+        eigenvalues, Q = torch.linalg.eigh(A)
+        # Rounding leaves eigenvalues just below zero; a singular L and ε = 0 would divide by zero.
+        floor = torch.finfo(A.dtype).eps * eigenvalues[..., -1:] + torch.finfo(A.dtype).tiny
+        scale = (eigenvalues.clamp_min(0) + eps).maximum(floor).pow(-1.0 / root)
+        power: Tensor = (Q * scale.unsqueeze(-2)) @ Q.mT
+        return power
+
+    return _solve(inverse_power, L, keep=P)
+
+
+def _orthonormal(A: Tensor) -> Tensor:
+    Q: Tensor = torch.linalg.qr(A).Q
+    return Q
+
+
+def _solve(decompose: Callable[[Tensor], Tensor], A: Tensor, *, keep: Tensor) -> Tensor:
+    """decompose(A); in float64 where that fails, and `keep` where float64 fails too.
+
+    On an accelerator only the last fallback is available, because asking whether a result is
+    finite would stall the host.
+    """
+    for dtype in (A.dtype, torch.float64):
+        try:
+            result = decompose(A.to(dtype)).to(A.dtype)
+        except LinAlgError:
+            continue
+        finite = result.isfinite().all(-1).all(-1)[..., None, None]
+        if A.device.type != "cpu" or bool(finite.all()):
+            return torch.where(finite, result, keep)
+    if A.ndim > 2:  # one matrix that fails must not cost the others of the batch their basis
+        return torch.stack([_solve(decompose, a, keep=k) for a, k in zip(A, keep, strict=True)])
+    return keep

@@ -1,0 +1,197 @@
+"""The one torch.optim.Optimizer: groups, state, and the order of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final, overload
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import Optimizer, ParamsT, StateDict
+
+from . import upkeep
+from .layout import Part, parts, whole
+from .methods import METHODS, Method, method_of
+from .screen import screen
+from .skips import SkipLog
+from .stack import Entry, Stack, apply_, stacks
+from .state import initial_state, unwrap_, wrapped
+from .validation import check_gradient, check_group, check_parameter
+
+DEFAULTS: Final[dict[str, Any]] = {
+    "lr": 1e-3,
+    "betas": (0.9, 0.99),
+    "rest_betas": (0.9, 0.99),
+    "eps": 1e-8,
+    "weight_decay": 0.0,
+    "nesterov": False,
+    "maximize": False,
+    "foreach": None,
+    "method": "adamw",
+    "variant": "default",
+    "rest": "adamw",
+    "refresh_every": 10,
+    "sign_stabilize": False,
+    "msign": "newton-schulz",
+    "sides": "both",
+    "max_dim": 10_000,
+    "skip_first": False,
+    "ema_rate": 0.999,
+    "nonfinite": "skip",
+    "state_dtype": None,
+    "role": "auto",
+    "layout": "auto",
+    "split": None,
+    "split_dim": -2,
+}
+"""What a group holds unless it says otherwise; the classes in `zoo` set their own."""
+
+
+class Engine(Optimizer):
+    """Runs every method of the table; the classes in `zoo` say which and with what defaults.
+
+    State of a parameter, all of it in the checkpoint:
+
+        step                  steps taken, 0-D
+        exp_avg               M, in the shape and the coordinates of the parameter
+        exp_avg_sq            V, in the shape of the parameter and the coordinates of the basis
+        exp_avg_rows, _cols   V_r and V_c of the factored variant
+        covariance_left, …    L and R
+        basis_left, …         Q_L and Q_R, or root_left, … of Shampoo
+        iterate_avg           the average of SPlus's iterates
+        clock                 steps since the first basis was chosen, which time its refreshes
+        waiting               matrices of the parameter that have no basis yet
+        idle                  steps of the parameter that did not count for one of its matrices
+
+    A weight that is split into parts of unequal size numbers what belongs to a part: basis_left.0.
+    """
+
+    def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
+        self._skips = SkipLog()
+        super().__init__(params, {**DEFAULTS, **defaults})
+
+    @property
+    def skipped(self) -> int:
+        """How many steps of single parameters were left out for a gradient that was not finite."""
+        return self._skips.total
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of parameters, checked before anything is changed."""
+        group = {**self.defaults, **param_group}
+        if "momentum" in param_group:  # torch's name for the first of the betas
+            group["betas"] = (group.pop("momentum"), *group["betas"][1:])
+        for key in ("betas", "rest_betas", "split"):
+            if isinstance(group[key], list):
+                group[key] = tuple(group[key])
+        check_group(group)
+        members = group["params"]
+        group["params"] = [members] if isinstance(members, Tensor) else list(members)
+        known = {id(p) for g in self.param_groups for p in g["params"]}
+        for i, member in enumerate(group["params"]):
+            default = f"parameter {i} of group {len(self.param_groups)}"
+            name, param = member if isinstance(member, tuple) else (default, member)
+            if not isinstance(param, Tensor):
+                continue  # torch has an error of its own for it
+            check_parameter(param, name, group)
+            if id(param) in known:
+                raise ValueError(f"{name} is given twice; every parameter belongs to one group")
+            known.add(id(param))
+        super().add_param_group(group)
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Take one step; returns what the closure returns, if there is one."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for stack in stacks(screen(list(self._entries()), self._skips)):
+            _advance_(stack)
+        return loss
+
+    def load_state_dict(self, state_dict: StateDict) -> None:
+        """Load a state, in the precision in which it was saved.
+
+        torch casts every tensor to the dtype of its parameter, which would round the float32
+        state of a bfloat16 weight; so the tensors are wrapped while torch looks at them.
+        """
+        for ours, theirs in zip(self.param_groups, state_dict["param_groups"], strict=False):
+            if ours["method"] != theirs.get("method"):
+                raise ValueError(
+                    f"the state is of method {theirs.get('method')!r}, this optimizer is "
+                    f"{ours['method']!r}; load it into an optimizer of the same kind"
+                )
+        wrap = self.register_load_state_dict_pre_hook(wrapped)  # the last of the hooks before,
+        unwrap = self.register_load_state_dict_post_hook(unwrap_, prepend=True)  # the first after
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            wrap.remove()
+            unwrap.remove()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_skips": self._skips}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        for group in self.param_groups:  # a checkpoint from before an option existed
+            for key, value in DEFAULTS.items():
+                group.setdefault(key, value)
+
+    def _entries(self) -> Iterator[Entry]:
+        """The parameters that have a gradient, all gradients checked before any state is made."""
+        members = [
+            (group, p, name)
+            for i, group in enumerate(self.param_groups)
+            for p, name in zip(group["params"], _names(group, i), strict=True)
+            if p.grad is not None
+        ]
+        for _, p, name in members:
+            check_gradient(p.grad, name)
+        for group, p, name in members:
+            method, pieces = _read(p, group)
+            state = self.state[p]
+            if not state:
+                state.update(initial_state(p, group, method, pieces))
+            entry = Entry(p, p.grad, state, group, method, pieces, name)
+            if method.basis is not None:
+                entry.clock, entry.waiting = int(state["clock"]), int(state["waiting"])
+            yield entry
+
+
+def _advance_(stack: Stack) -> None:
+    """One step of a stack: bases, weights, bases."""
+    method, basis = stack.method, stack.method.basis
+    if basis is not None:
+        if stack.awaits_basis:
+            upkeep.begin_(stack)
+        basis.before(stack)
+    apply_(stack, method.update(stack))
+    if method.after is not None:
+        method.after(stack)
+    if basis is not None:
+        basis.after(stack)
+
+
+def _read(param: Tensor, group: dict[str, Any]) -> tuple[Method, tuple[Part, ...]]:
+    """The method for a parameter and the parts it is read as."""
+    method, shape = method_of(group), tuple(param.shape)
+    if method.vector is not None:
+        pieces = parts(shape, group["layout"], group["split"], group["split_dim"])
+        if pieces and group["role"] != "vector":
+            return method, pieces
+        method = METHODS[group["rest"]]
+    return method, (whole(shape),)
+
+
+def _names(group: dict[str, Any], index: int) -> list[str]:
+    """The names of a group's parameters, or where to find them."""
+    count = len(group["params"])
+    names: list[str] | None = group.get("param_names")
+    return names or [f"param_groups[{index}]['params'][{i}]" for i in range(count)]

@@ -1,0 +1,374 @@
+"""From a model to parameter groups: first match wins, nothing is left over.
+
+`param_groups` sends each parameter to the matrix method or to the elementwise one, and says which
+matrices a convolution, a stack of experts or a fused weight is made of. `describe` prints the result.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from .layout import parts
+from .roles import LAYOUTS, RULES, Options, Rule, Split, cut
+from .sites import Site, find_sites
+from .validation import CHOICES, check_choice
+
+Matcher = str | re.Pattern[str] | type[nn.Module]
+Checked = re.Pattern[str] | type[nn.Module]
+Setting = str | Mapping[str, Any]
+
+
+def param_groups(
+    model: nn.Module | Iterable[tuple[str, Tensor]] | Iterable[Tensor],
+    *,
+    overrides: Sequence[tuple[Matcher, Setting]] = (),
+    split: Mapping[str, Split] | None = None,
+    decay_1d: bool = False,
+) -> list[dict[str, Any]]:
+    """Parameter groups that hold every parameter of a model exactly once.
+
+    Linear layers, attention projections, convolutions, recurrent and low-rank weights and stacks of
+    experts are for the matrix method (role "matrix"). Embeddings, output heads, tied or not, position
+    tables, tokens, depthwise convolutions, biases, norms and whatever has a side of 1 are for the
+    elementwise method (role "vector"). Weights known to be fused (q, k and v; gate and up; the gates
+    of an LSTM; the groups of a convolution) are cut apart. Where the layout is not known for sure
+    they are not, and `split` can say it. A router of experts counts as any other linear layer.
+
+    Biases, norms and scalars are not decayed, nor are position tables and tokens that are parameters
+    of their own, as in timm and DeiT. Matrices, heads and embeddings, those of positions included
+    (GPT-2's wpe), keep the optimizer's decay. Frozen parameters are routed as others are.
+
+    Args:
+        model: The module. Its `named_parameters()` will do, but then only names and shapes can
+            speak, and of its `parameters()` only shapes.
+        overrides: Pairs (matcher, setting), of which the first match wins. A matcher is a regular
+            expression, searched for in the parameter's full name, or a module class, which matches
+            all parameters inside such a module at any depth. A setting is "matrix", "vector" or a
+            dict of group options, merged over the automatic ones. A tied parameter goes by all of
+            its names.
+        split: {regular expression on the name: parts}, the parts of a matrix being a number of equal
+            ones or a tuple of sizes. They cut the layer's outputs: the rows of a Linear, the columns
+            of transformers' Conv1D. The rule wins over the known layout (1 does not cut) and passes
+            over what is not a matrix, such as the layer's bias.
+        decay_1d: Whether to decay also what is exempt by default.
+
+    Returns:
+        Groups of [(name, parameter), …], or of parameters if these have no names; matrices first.
+        Each has a "name" and a "role"; matrices have a "layout" and, if cut, "split" and
+        "split_dim"; what is exempt has a "weight_decay" of 0.
+
+    Raises:
+        ValueError: If there are no parameters, a matcher matches none, or a split does not fit.
+
+    Example:
+        >>> model = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 9))
+        >>> groups = param_groups(model, overrides=[(r"^1\\.weight", {"lr": 0.01})])
+        >>> for group in groups:
+        ...     print(group["name"], "|", *(name for name, _ in group["params"]))
+        matrix, lr 0.01 | 1.weight
+        vector | 0.weight 3.weight
+        vector, no decay | 1.bias 3.bias
+    """
+    sites = find_sites(model)
+    settings = _match_overrides(sites, overrides)
+    splits = _match_splits(sites, settings, split or {})
+    routes = [
+        (site, *_route(site, setting, told, decay_1d))
+        for site, setting, told in zip(sites, settings, splits, strict=True)
+    ]
+    return _grouped(routes)
+
+
+def describe(groups: Iterable[Mapping[str, Any]]) -> None:
+    """Prints which parameter is in which group, and which matrices the optimizer sees in it.
+
+    Layers that differ by their number alone share a line. Groups of `param_groups` also show why;
+    those of `optimizer.param_groups` have forgotten it.
+
+    Args:
+        groups: The groups.
+
+    Example:
+        >>> describe(param_groups(nn.Sequential(*(nn.GRU(8, 8) for _ in range(4)))))
+        matrix, split 3: role matrix, layout stack, split 3; 8 tensors, 1,536 elements
+          {0…3}.weight_ih_l0  4 × (24, 8)  as 3 × (8, 8)  gates
+          {0…3}.weight_hh_l0  4 × (24, 8)  as 3 × (8, 8)  gates
+        vector, no decay: role vector, weight_decay 0.0; 8 tensors, 192 elements
+          {0…3}.bias_ih_l0    4 × (24,)    elementwise    fewer than two dimensions
+          {0…3}.bias_hh_l0    4 × (24,)    elementwise    fewer than two dimensions
+    """
+    tables = [(_header(group, i), _rows(group)) for i, group in enumerate(groups)]
+    rows = [row for _, table in tables for row in table]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for header, table in tables:
+        print(header)
+        for row in table:
+            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            print("  " + "  ".join(cells).rstrip())
+
+
+# --- Which group ---------------------------------------------------------------------------------
+
+
+class Named(tuple[str, Tensor]):
+    """(name, parameter), which remembers why it is in its group until an optimizer takes it."""
+
+    why: str = ""
+
+
+def _rule(site: Site) -> Rule:
+    return next(rule for rule in RULES if rule.applies(site))
+
+
+def _route(site: Site, setting: Options, told: Split | None, decay_1d: bool) -> tuple[Options, str]:
+    """The options of a parameter's group, and why they are so."""
+    rule = _rule(site)
+    options = {**rule.options}
+    if decay_1d:
+        options.pop("weight_decay", None)
+    options.update(setting)
+    if options["role"] == "vector":
+        return options, "override" if "role" in setting else rule.why
+    layout = next(layout for layout in LAYOUTS if layout.parts(site) is not None)
+    options = {**cut(site, layout.parts(site) if told is None else told), **options}
+    name = site.names[0] or "a parameter"
+    if not _matrices(site.shape, options, name) and options["role"] == "matrix":
+        raise ValueError(
+            f"{name} of shape {site.shape} cannot have the role 'matrix', which takes two sides of "
+            "at least 2; leave it out of the override, or split it into fewer parts"
+        )
+    return options, layout.why if told is None else "split by the user"
+
+
+def _grouped(routes: Iterable[tuple[Site, Options, str]]) -> list[dict[str, Any]]:
+    """Groups of equal options, matrices first, otherwise in the order of their first parameter."""
+    groups: dict[str, dict[str, Any]] = {}
+    for site, options, why in routes:
+        key = repr(sorted(options.items()))
+        group = groups.setdefault(key, {"params": [], "name": _group_name(options), **options})
+        group["params"].append(_named(site, why) if site.names[0] else site.param)
+    return sorted(groups.values(), key=lambda group: bool(group["role"] == "vector"))
+
+
+def _named(site: Site, why: str) -> Named:
+    pair = Named((site.names[0], site.param))
+    pair.why = why
+    return pair
+
+
+def _group_name(options: Options) -> str:
+    """A short name such as "matrix, conv" or "vector, no decay"."""
+    words = [options["role"]]
+    if options.get("layout") == "conv":
+        words.append("conv")
+    if options.get("split") is not None:
+        split, columns = options["split"], options.get("split_dim") == -1
+        sizes = split if isinstance(split, int) else "+".join(map(str, split))
+        words.append(f"split {sizes}{' columns' if columns else ''}")
+    for key, value in options.items():
+        if key == "weight_decay" and value == 0:
+            words.append("no decay")
+        elif key not in ("role", "layout", "split", "split_dim"):
+            words.append(f"{key} {value}")
+    return ", ".join(words)
+
+
+def _matrices(shape: tuple[int, ...], group: Mapping[str, Any], name: str) -> str:
+    """The matrices that the optimizer sees in a parameter, as "3 × (768, 768)"; "" if none."""
+    layout, split, dim = group.get("layout", "auto"), group.get("split"), group.get("split_dim", -2)
+    if group.get("role") == "vector":
+        return ""
+    try:
+        found = parts(shape, layout, tuple(split) if isinstance(split, list) else split, dim)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    return " + ".join(_times(math.prod(part.shape[:-2]), part.shape[-2:]) for part in found)
+
+
+def _times(count: int, shape: tuple[int, ...]) -> str:
+    return f"{count} × {shape}" if count > 1 else f"{shape}"
+
+
+# --- What the user says --------------------------------------------------------------------------
+
+
+def _match_overrides(
+    sites: list[Site], overrides: Sequence[tuple[Matcher, Setting]]
+) -> list[Options]:
+    """For each site the options of the first override that matches, none if none does."""
+    settings = [_checked_setting(setting) for _, setting in overrides]
+    first = _first_matches("overrides", [matcher for matcher, _ in overrides], sites)
+    return [{} if i is None else settings[i] for i in first]
+
+
+def _match_splits(
+    sites: list[Site], settings: list[Options], splits: Mapping[str, Split]
+) -> list[Split | None]:
+    """For each site the parts of the first expression that matches, None if none does."""
+    told = [_checked_parts(pattern, value) for pattern, value in splits.items()]
+    first = _first_matches("split", list(splits), sites)
+    for k, (site, setting) in enumerate(zip(sites, settings, strict=True)):
+        if {**_rule(site).options, **setting}["role"] == "vector":
+            first[k] = None
+    for i, pattern in enumerate(splits):
+        if i not in first:
+            raise ValueError(
+                f"split: {pattern!r} matches no matrix, only parameters of the elementwise method; "
+                "give them the role 'matrix' in overrides, or leave it out"
+            )
+    return [None if i is None else told[i] for i in first]
+
+
+def _checked_setting(setting: Setting) -> Options:
+    """A setting as options of a group."""
+    if isinstance(setting, str):
+        check_choice("the setting of an override", setting, ("matrix", "vector"))
+        return {"role": setting}
+    for key in ("role", "layout"):
+        if key in setting:
+            check_choice(key, setting[key], CHOICES[key])
+    if "params" in setting:
+        raise ValueError("the setting of an override cannot have 'params': its matcher names them")
+    return dict(setting)
+
+
+def _checked_parts(pattern: str, value: Split) -> Split:
+    """The parts that a split asks for: a whole number or a tuple of them, all at least 1."""
+    sizes = list(value) if isinstance(value, (tuple, list)) else [value]
+    if not sizes or not all(type(size) is int and size > 0 for size in sizes):
+        raise ValueError(
+            f"split[{pattern!r}] must be a number of equal parts or a tuple of sizes, all at least "
+            f"1, got {value!r}"
+        )
+    return value if isinstance(value, int) else tuple(sizes)
+
+
+def _first_matches(
+    argument: str, matchers: Iterable[Matcher], sites: list[Site]
+) -> list[int | None]:
+    """For each site the index of the first matcher that matches; each matcher has to have one."""
+    checked = [_checked_matcher(argument, matcher) for matcher in matchers]
+    hits = [[_is_match(matcher, site) for matcher in checked] for site in sites]
+    first = [hit.index(True) if any(hit) else None for hit in hits]
+    for i, matcher in enumerate(checked):
+        text = matcher.__name__ if isinstance(matcher, type) else repr(matcher.pattern)
+        if not any(hit[i] for hit in hits):
+            raise ValueError(f"{argument}: {text} matches no parameter; {_nearest(matcher, sites)}")
+        if i not in first:
+            raise ValueError(
+                f"{argument}: {text} has no effect, because earlier ones take all that it matches; "
+                "put it before them"
+            )
+    return first
+
+
+def _checked_matcher(argument: str, matcher: Matcher) -> Checked:
+    if isinstance(matcher, type) and issubclass(matcher, nn.Module):
+        return matcher
+    try:
+        return re.compile(matcher)
+    except (TypeError, re.error) as error:
+        raise ValueError(
+            f"{argument}: a matcher must be a regular expression or a module class, got "
+            f"{matcher!r} ({error})"
+        ) from None
+
+
+def _is_match(matcher: Checked, site: Site) -> bool:
+    if isinstance(matcher, type):
+        return any(isinstance(module, matcher) for module in site.modules)
+    return any(matcher.search(name) for name in site.names)
+
+
+def _nearest(matcher: Checked, sites: list[Site]) -> str:
+    """What the user may have meant by a matcher that matches nothing."""
+    names = list(dict.fromkeys(_template(name) for site in sites for name in site.names if name))
+    if isinstance(matcher, type):
+        kinds = sorted({type(module).__name__ for site in sites for module in site.modules})
+        return f"there are {', '.join(kinds)}" if kinds else "classes need the module itself"
+    if not names:
+        return "the parameters have no names, so pass the module itself"
+    near = sorted(names, key=lambda name: -_overlap(matcher.pattern, name))[:3]
+    return f"the nearest names are {', '.join(near)}"
+
+
+def _overlap(pattern: str, name: str) -> int:
+    """The length of the longest piece of text that both have."""
+    return difflib.SequenceMatcher(None, pattern, name, autojunk=False).find_longest_match().size
+
+
+# --- What to print -------------------------------------------------------------------------------
+
+
+def _header(group: Mapping[str, Any], number: int) -> str:
+    """The group's name, its options and its size."""
+    keys = ["role", "layout", "split", "split_dim", "lr", "weight_decay"]
+    if group.get("split") is None:
+        keys.remove("split_dim")
+    options = ", ".join(f"{key} {group[key]}" for key in keys if group.get(key) is not None)
+    params = [param for _, param, _ in _members(group)]
+    size = sum(param.numel() for param in params)
+    count = f"{len(params)} tensor{'s' if len(params) != 1 else ''}"
+    return f"{group.get('name', f'group {number}')}: {options}; {count}, {size:,} elements"
+
+
+def _members(group: Mapping[str, Any]) -> list[tuple[str, Tensor, str]]:
+    """(name, parameter, why) of a group's parameters, before or after an optimizer took them."""
+    params = group["params"]
+    names = group.get("param_names", ["unnamed"] * len(params))
+    pairs = [
+        param if isinstance(param, tuple) else (name, param)
+        for name, param in zip(names, params, strict=True)
+    ]
+    return [(*pair, getattr(pair, "why", "")) for pair in pairs]
+
+
+def _rows(group: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
+    """(names, shape, matrices, why) for each kind of parameter in a group."""
+    kinds: dict[tuple[str, tuple[int, ...], str], list[str]] = {}
+    for name, param, why in _members(group):
+        kinds.setdefault((_template(name), tuple(param.shape), why), []).append(name)
+    return [
+        (text, _times(count, shape), _reading(shape, group, names[0]), why)
+        for (_, shape, why), names in kinds.items()
+        for text, count in _merged(names)
+    ]
+
+
+def _reading(shape: tuple[int, ...], group: Mapping[str, Any], name: str) -> str:
+    found = _matrices(shape, group, name)
+    return f"as {found}" if found else "elementwise"
+
+
+def _template(name: str) -> str:
+    """A name without the numbers of its layers: "h.#.attn.weight"."""
+    return re.sub(r"(?<![^.])\d+(?![^.])", "#", name)
+
+
+def _merged(names: list[str]) -> list[tuple[str, int]]:
+    """Names that differ in numbers alone as "h.{0…11}.attn.weight", and how many each stands for."""
+    columns = [set(column) for column in zip(*(name.split(".") for name in names), strict=True)]
+    if math.prod(map(len, columns)) == len(set(names)):
+        return [(".".join(map(_span, columns)), len(names))]
+    # not every combination of numbers exists: one line for each value of the first number
+    first = next(i for i, column in enumerate(columns) if len(column) > 1)
+    apart: dict[str, list[str]] = {}
+    for name in names:
+        apart.setdefault(name.split(".")[first], []).append(name)
+    return [line for part in apart.values() for line in _merged(part)]
+
+
+def _span(values: set[str]) -> str:
+    """Numbers in braces, runs of them shortened; a value that is alone, as it is."""
+    if len(values) == 1:
+        return next(iter(values))
+    numbers = sorted(map(int, values))
+    if numbers[-1] - numbers[0] == len(numbers) - 1 > 1:
+        return f"{{{numbers[0]}…{numbers[-1]}}}"
+    return "{" + ",".join(map(str, numbers)) + "}"

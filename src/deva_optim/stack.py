@@ -1,0 +1,201 @@
+"""Parameters that advance together: gathered into one tensor, updated, and written back.
+
+State lives with each parameter as plain tensors. Inside a step, matrices of one shape are stacked,
+so that a batched product serves all of them; a stack of one is a view and copies nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from .layout import Part
+from .methods import Method, method_of
+
+# Copying a small tensor into a stack costs less than launching its kernels one by one; a large one
+# is better updated where it is. Matrix products gain from a batch up to larger sizes.
+ELEMENTWISE_LIMIT: Final = 2**16
+MATRIX_LIMIT: Final = 2**22
+
+PARAMETER_SHAPED: Final = ("exp_avg", "exp_avg_sq", "iterate_avg")
+
+
+@dataclass(slots=True)
+class Entry:
+    """A parameter with a gradient, and what this step knows about it."""
+
+    param: Tensor
+    grad: Tensor
+    state: dict[str, Any]
+    group: dict[str, Any]
+    method: Method
+    parts: tuple[Part, ...]
+    name: str
+    finite: Tensor | None = None  # 0-D, bool; None if the host knows that the gradient is
+    counted: Tensor | bool = True  # whether its count of steps was advanced
+    clock: int = -1  # steps since its first basis was chosen, this one included; −1 before it
+    waiting: int = 0  # how many of its matrices have no basis yet
+
+
+class Stack:
+    """Entries of one group, method and shape, as tensors with a leading dimension over them.
+
+    Numbers that differ between parameters have shape B, those that differ between the matrices of
+    a parameter B×…; `broadcast` shapes both to multiply B×…×n×m.
+
+    Attributes:
+        G: The gradients, in the precision of the computation, zero where not finite; B×…×n×m.
+        finite: Whose gradient is finite, B, bool; None if all are known to be.
+        gate: Whose step counts, bool; None if all are known to.
+        fresh: Whose basis starts with this gradient, bool; None if all have one.
+    """
+
+    def __init__(self, entries: list[Entry], part: Part, suffix: str) -> None:
+        self.entries = entries
+        self.part = part
+        self.group = entries[0].group
+        self.method = entries[0].method
+        self.dtype = compute_dtype(entries[0].param)
+        self._suffix = suffix
+        self._held: dict[str, Tensor] = {}
+        finite = [e.finite for e in entries if e.finite is not None]
+        self.finite = torch.stack(finite) if finite else None
+        self.gate = self.finite
+        self.fresh: Tensor | None = None
+        self.G = self._gradients()
+
+    @property
+    def betas(self) -> tuple[float, float, float]:
+        """β₁, β₂, β₃: the group's, or those of its rest for what is not a matrix."""
+        betas = self.group["betas" if self.method is method_of(self.group) else "rest_betas"]
+        default = betas[1] if self.method.beta3 is None else self.method.beta3
+        return betas[0], betas[1], betas[2] if len(betas) > 2 else default
+
+    @property
+    def t(self) -> Tensor:
+        """How many steps have been taken, this one included."""
+        steps = torch.stack([e.state["step"] for e in self.entries])
+        if self.has("idle"):
+            idle = torch.stack(self.tensors("idle"))
+            steps = steps.view(-1, *(1,) * (idle.ndim - 1)) - idle
+        return steps.to(scalar_dtype(steps.device)).clamp_min_(1)
+
+    def broadcast(self, x: Tensor) -> Tensor:
+        """A number for each parameter or matrix, shaped to multiply the stack."""
+        x = x if x.dtype == torch.bool else x.to(self.dtype)
+        return x.view(*x.shape, *(1,) * (self.G.ndim - x.ndim))
+
+    def weight(self, beta: float, gate: Tensor | None) -> Tensor | float:
+        """1 − β, or zero where the gate is closed: what lerp_ needs to average."""
+        return 1 - beta if gate is None else self.broadcast(gate.to(self.dtype) * (1 - beta))
+
+    def has(self, key: str) -> bool:
+        """Whether the parameters keep a state of this name."""
+        return self._key(key) in self.entries[0].state
+
+    @property
+    def awaits_basis(self) -> bool:
+        """Whether there may be matrices that have no basis yet."""
+        kept = self.has("covariance_left") or self.has("covariance_right")
+        return kept and self.entries[0].waiting > 0
+
+    def read(self, key: str) -> Tensor:
+        """The state of this name, stacked; change it in place, then `commit` it."""
+        if key not in self._held:
+            self._held[key] = _gather(self.tensors(key), self.dtype)
+        return self._held[key]
+
+    def commit(self, *keys: str) -> None:
+        """Write changed state back to the parameters it came from."""
+        for key in keys:
+            tensors = self.tensors(key)
+            if len(tensors) > 1 or tensors[0].dtype != self.dtype:  # else a view: already there
+                torch._foreach_copy_(tensors, list(self._held[key].unbind()))
+
+    def tensors(self, key: str) -> list[Tensor]:
+        """The state of this name, parameter by parameter."""
+        tensors = [e.state[self._key(key)] for e in self.entries]
+        return [self.part.fold(x) for x in tensors] if key in PARAMETER_SHAPED else tensors
+
+    def _key(self, key: str) -> str:
+        return key if key in PARAMETER_SHAPED else key + self._suffix
+
+    def _gradients(self) -> Tensor:
+        G = _gather([self.part.fold(e.grad) for e in self.entries], self.dtype)
+        G = -G if self.group["maximize"] else G
+        if self.finite is None:
+            return G
+        # A weight of zero would not silence NaN.
+        return torch.where(self.finite.view(-1, *(1,) * (G.ndim - 1)), G, 0)
+
+
+def apply_(stack: Stack, U: Tensor) -> None:
+    """X ← (1 − ηλ) X − η s U for every parameter of the stack."""
+    rate = stack.group["lr"] * stack.method.rate(stack.part.shape)
+    factor = rate * stack.method.scale(U)
+    if stack.gate is not None:
+        U, factor = torch.where(stack.broadcast(stack.gate), U * factor, 0), 1.0
+    elif isinstance(factor, Tensor):
+        U, factor = U * factor, 1.0
+    shrink = rate * stack.group["weight_decay"]
+    for i, entry in enumerate(stack.entries):
+        X = stack.part.slice(entry.param)
+        wide = X.to(stack.dtype)  # X itself unless it is in half precision
+        wide.mul_(1 - _gated(stack, shrink, i, U))
+        wide.sub_(stack.part.unfold(U[i], entry.param), alpha=factor)
+        if wide is not X:
+            X.copy_(wide)
+
+
+def _gated(stack: Stack, shrink: Tensor | float, i: int, U: Tensor) -> Tensor | float:
+    """The decay of parameter i, or zero where its step does not count."""
+    if stack.gate is None:
+        return shrink
+    gate = stack.gate[i]
+    if gate.ndim:  # a gate for each matrix, laid out as the parameter is
+        gate = stack.part.unfold(
+            stack.broadcast(stack.gate)[i].expand_as(U[i]), stack.entries[i].param
+        )
+    return gate * shrink
+
+
+def stacks(entries: Iterable[Entry]) -> Iterator[Stack]:
+    """The entries as stacks of one kind each, none larger than what pays."""
+    kinds: dict[tuple[Any, ...], list[Entry]] = {}
+    for e in entries:
+        kind = (id(e.group), e.method.name, e.param.device, e.param.dtype, e.grad.dtype)
+        for i in range(len(e.parts)):
+            kinds.setdefault((*kind, e.waiting > 0, i, e.parts), []).append(e)
+    for (*_, i, parts), members in kinds.items():
+        size = _most(members[0])
+        suffix = f".{i}" if len(parts) > 1 else ""
+        for start in range(0, len(members), size):
+            yield Stack(members[start : start + size], parts[i], suffix)
+
+
+def compute_dtype(X: Tensor) -> torch.dtype:
+    """The precision of the computation: float64 for float64, float32 for everything else."""
+    return torch.float64 if X.dtype == torch.float64 else torch.float32
+
+
+def scalar_dtype(device: torch.device) -> torch.dtype:
+    """The precision of bias corrections: float64 wherever the device has it."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def _most(entry: Entry) -> int:
+    """How many parameters like this one to stack."""
+    if entry.group["foreach"] is False:
+        return 1
+    limit = ELEMENTWISE_LIMIT if entry.method.vector is None else MATRIX_LIMIT
+    return max(1, limit // entry.param.numel())
+
+
+def _gather(tensors: list[Tensor], dtype: torch.dtype) -> Tensor:
+    if len(tensors) == 1:
+        return tensors[0].to(dtype).unsqueeze(0)
+    return torch.stack(tensors).to(dtype)

@@ -1,0 +1,92 @@
+"""The state of a parameter: what it starts from, and how it comes back from a checkpoint."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import Optimizer, StateDict
+
+from .bases import SIDES, sides_with_basis
+from .layout import Part
+from .methods import Method
+from .stack import PARAMETER_SHAPED, compute_dtype
+
+HOST_STATE: Final = ("clock", "waiting")  # steers the host, and so lives in its memory
+
+
+def initial_state(
+    param: Tensor, group: dict[str, Any], method: Method, parts: tuple[Part, ...]
+) -> dict[str, Tensor]:
+    """The state of a parameter before its first step; nothing in it depends on a gradient."""
+    wide = param.new_zeros((), dtype=compute_dtype(param))
+    small = wide.to(group["state_dtype"] or wide.dtype)
+    state = {"step": wide.float(), "exp_avg": small.new_zeros(param.shape)}
+    if method.after is not None:
+        state["iterate_avg"] = wide.new_zeros(param.shape)
+    waiting = 0
+    for i, part in enumerate(parts):
+        suffix = f".{i}" if len(parts) > 1 else ""
+        for key, shape in _moments(method, part).items():
+            if key in PARAMETER_SHAPED:
+                state[key] = small.new_zeros(param.shape)
+            else:
+                state[key + suffix] = small.new_zeros(shape)
+        basis = _basis(method, part, group, wide)
+        if basis and (part.shape[:-2] or suffix):
+            basis["idle"] = wide.float().new_zeros(part.shape[:-2])
+        state.update({key + suffix: value for key, value in basis.items()})
+        waiting += part.matrices if basis else 0
+    if method.basis is not None:
+        state |= {"clock": torch.tensor(-1), "waiting": torch.tensor(waiting)}
+    return state
+
+
+def _moments(method: Method, part: Part) -> dict[str, tuple[int, ...]]:
+    """The running averages of the method's adaptation, name → shape."""
+    return {} if method.adaptation is None else method.adaptation.moments(part.shape)
+
+
+def _basis(method: Method, part: Part, group: dict[str, Any], like: Tensor) -> dict[str, Tensor]:
+    """Zero covariances and identity bases for the sides of a part that have one."""
+    if method.basis is None:
+        return {}
+    *lead, n, m = part.shape
+    which = sides_with_basis(n, m, sides=group["sides"], max_dim=group["max_dim"])
+    found = {}
+    for side, size, has_basis in zip(SIDES, (n, m), which, strict=True):
+        if has_basis:
+            found[f"covariance_{side}"] = like.new_zeros(*lead, size, size)
+            identity = torch.eye(size, dtype=like.dtype, device=like.device)
+            found[f"{method.basis.keeps}_{side}"] = identity.repeat(*lead, 1, 1)
+    return found
+
+
+# torch casts every tensor it loads to the dtype of its parameter, which would round the float32
+# state of a bfloat16 weight. What it does not take for a tensor it leaves alone.
+
+
+class Shield:
+    """A tensor that torch does not recognise as one."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+
+def wrapped(optimizer: Optimizer, state_dict: StateDict) -> StateDict:
+    """The state with every tensor shielded from torch's casts."""
+    state = {
+        param: {key: Shield(x) if isinstance(x, Tensor) else x for key, x in values.items()}
+        for param, values in state_dict["state"].items()
+    }
+    return {**state_dict, "state": state}
+
+
+def unwrap_(optimizer: Optimizer) -> None:
+    """Give each parameter its own copy of the shielded tensors, on its device."""
+    for param, values in optimizer.state.items():
+        for key, value in values.items():
+            if isinstance(value, Shield):
+                device = torch.device("cpu") if key in HOST_STATE else param.device
+                values[key] = value.tensor.to(device, copy=True)

@@ -1,0 +1,19 @@
+"""The optimizers: signature, defaults and documentation of each; the engine does the work."""
+
+from .deva import DeVA, DeVALinf, DeVASinf
+from .matrix import SOAP, AdaMuon, Muon, Shampoo, SPlus
+from .vector import AdamW, Lion, Signum
+
+__all__ = [
+    "SOAP",
+    "AdaMuon",
+    "AdamW",
+    "DeVA",
+    "DeVALinf",
+    "DeVASinf",
+    "Lion",
+    "Muon",
+    "SPlus",
+    "Shampoo",
+    "Signum",
+]

@@ -1,0 +1,265 @@
+"""DeVA: the optimizer to reach for, and the two methods it is made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import ParamsT
+
+from ..directions import MsignKind
+from ..engine import Engine
+from ..routing import param_groups
+from ..validation import NonFinite, Rest, Sides, Variant
+
+
+class DeVA(Engine):
+    """DeVA-S∞ for hidden matrices and DeVA-ℓ∞ for the rest, in one optimizer.
+
+        X ← (1 − ηλ) X − η · 0.2 √max(n, m) · Q_L (Γ ⊙ msign(Q_Lᵀ M Q_R)) Q_Rᵀ   hidden matrices
+        x ← (1 − ηλ) x − η · γ ⊙ sign(m)                                          everything else
+
+    Embeddings, output heads, biases, norms, scalars and positional tables are the rest; what is
+    what is found through the model (see `param_groups`), so pass the model itself if you can.
+    Biases, norms and scalars are not decayed. The updates have the RMS of AdamW's: a learning rate
+    that is right for AdamW is a good one to start from.
+
+    Args:
+        params: A model, its parameters, its named parameters, or parameter groups. Groups without a
+            `role` are routed like everything else, and may be split for it.
+        lr: Learning rate η, a float or a 0-D tensor.
+        betas: Decay of M, of V and (0.95 unless given) of the covariances.
+        eps: ε, relative to the mean of V.
+        weight_decay: Decoupled weight decay λ.
+        nesterov: Take the direction of β₁ M + (1 − β₁) G.
+        maximize: Climb instead of descend.
+        foreach: False updates one tensor at a time; otherwise equal shapes go together.
+        refresh_every: Steps between two refreshes of a basis.
+        variant: `"default"`, `"factored"` (V in n + m numbers) or `"instantaneous"` (variance of
+            the gradient, not of the momentum).
+        sign_stabilize: Take the matrix sign of sign(M′).
+        msign: How to compute the matrix sign: `"newton-schulz"`, `"polar-express"` or `"svd"`.
+        sides: `"both"`, or `"short"` for a basis on the shorter side of a rectangle alone.
+        max_dim: A side longer than this keeps the identity for a basis.
+        skip_first: Let the first gradient choose the bases and do nothing else.
+        rest: The method for what is not a hidden matrix: `"deva-linf"`, `"adamw"`, …
+        rest_betas: Its betas.
+        nonfinite: What a NaN or infinity in a gradient does: `"skip"` leaves out the step of that
+            parameter, `"raise"` raises before anything is changed.
+        state_dtype: dtype of M and V; float32 (float64 for float64 parameters) unless given.
+
+    >>> model = nn.Sequential(nn.Embedding(10, 8), nn.Linear(8, 8), nn.Linear(8, 10))
+    >>> optimizer = DeVA(model, lr=1e-3)
+    >>> loss = model(torch.tensor([1, 2])).square().mean()
+    >>> loss.backward()
+    >>> optimizer.step()
+
+    References:
+        Song et al., *Decoupling Variance and Scale-Invariant Updates in Adaptive Gradient
+        Descent*, ICML 2026.
+    """
+
+    def __init__(
+        self,
+        params: nn.Module | ParamsT,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float] | tuple[float, float, float] = (0.95, 0.95, 0.95),
+        eps: float = 1e-8,
+        weight_decay: float = 0.1,
+        nesterov: bool = False,
+        *,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        refresh_every: int = 10,
+        variant: Variant = "default",
+        sign_stabilize: bool = False,
+        msign: MsignKind = "newton-schulz",
+        sides: Sides = "both",
+        max_dim: int = 10_000,
+        skip_first: bool = False,
+        rest: Rest = "deva-linf",
+        rest_betas: tuple[float, float] = (0.9, 0.99),
+        nonfinite: NonFinite = "skip",
+        state_dtype: torch.dtype | None = None,
+    ) -> None:
+        defaults = {
+            "method": "deva-sinf",
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "nesterov": nesterov,
+            "maximize": maximize,
+            "foreach": foreach,
+            "refresh_every": refresh_every,
+            "variant": variant,
+            "sign_stabilize": sign_stabilize,
+            "msign": msign,
+            "sides": sides,
+            "max_dim": max_dim,
+            "skip_first": skip_first,
+            "rest": rest,
+            "rest_betas": rest_betas,
+            "nonfinite": nonfinite,
+            "state_dtype": state_dtype,
+        }
+        super().__init__(_routed(params), defaults)
+
+
+def _routed(params: nn.Module | ParamsT) -> ParamsT:
+    """The parameters in groups that have a role."""
+    if isinstance(params, nn.Module):
+        return param_groups(params)
+    if isinstance(params, Tensor):
+        return params  # the engine says what is wrong with that
+    members: list[Any] = list(params)
+    if not members or not isinstance(members[0], dict):
+        return param_groups(members)
+    groups = []
+    for group in members:
+        if "role" in group:
+            groups.append(group)
+        else:  # what the user says of a group stands above what the routing says of it
+            routed = param_groups(group["params"])
+            groups += [{**r, **group, "params": r["params"], "role": r["role"]} for r in routed]
+    return groups
+
+
+class DeVASinf(Engine):
+    """DeVA-S∞: the matrix sign of the momentum, adapted to its variance in the eigenbasis.
+
+        M ← β₁ M + (1 − β₁) G,   M′ = Q_Lᵀ M Q_R,   r, c = row and column norms of M′
+        V ← β₂ V + (1 − β₂) r cᵀ,   Γ = κ √(r cᵀ / (V + ε V̄))
+        X ← (1 − ηλ) X − η · 0.2 √max(n, m) · Q_L (Γ ⊙ msign(M′)) Q_Rᵀ
+        L ← β₃ L + (1 − β₃) G Gᵀ,   R ← β₃ R + (1 − β₃) Gᵀ G
+
+    Q_L and Q_R are the eigenvectors of L and R, renewed every `refresh_every` steps by one power
+    iteration and QR. κ is the exact bias correction: with a constant gradient Γ = 1 at every step,
+    and DeVA-S∞ moves as Muon does. Multiplying all gradients by a constant changes nothing.
+
+    Every parameter that is a matrix, or a batch or a flattened convolution of them, gets this
+    method, embeddings and heads included; everything else gets DeVA-ℓ∞. `DeVA` routes a model.
+
+    Args:
+        params: Parameters, named parameters or parameter groups.
+        (the others): As for `DeVA`; the defaults are the paper's.
+
+    >>> weight = nn.Parameter(torch.zeros(2, 2))
+    >>> weight.grad = torch.tensor([[3.0, 0.0], [0.0, -0.5]])
+    >>> DeVASinf([weight], lr=0.1, msign="svd").step()  # the first step is Muon's
+    >>> (weight / (0.1 * 0.2 * 2**0.5)).round(decimals=4) + 0.0
+    tensor([[-1.,  0.],
+            [ 0.,  1.]], grad_fn=<AddBackward0>)
+
+    References:
+        Song et al., *Decoupling Variance and Scale-Invariant Updates in Adaptive Gradient
+        Descent*, ICML 2026, Algorithm 2.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float] | tuple[float, float, float] = (0.95, 0.95, 0.95),
+        eps: float = 1e-8,
+        weight_decay: float = 0.1,
+        nesterov: bool = False,
+        *,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        refresh_every: int = 10,
+        variant: Variant = "default",
+        sign_stabilize: bool = False,
+        msign: MsignKind = "newton-schulz",
+        sides: Sides = "both",
+        max_dim: int = 10_000,
+        skip_first: bool = False,
+        rest: Rest = "deva-linf",
+        rest_betas: tuple[float, float] = (0.9, 0.99),
+        nonfinite: NonFinite = "skip",
+        state_dtype: torch.dtype | None = None,
+    ) -> None:
+        defaults = {
+            "method": "deva-sinf",
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "nesterov": nesterov,
+            "maximize": maximize,
+            "foreach": foreach,
+            "refresh_every": refresh_every,
+            "variant": variant,
+            "sign_stabilize": sign_stabilize,
+            "msign": msign,
+            "sides": sides,
+            "max_dim": max_dim,
+            "skip_first": skip_first,
+            "rest": rest,
+            "rest_betas": rest_betas,
+            "nonfinite": nonfinite,
+            "state_dtype": state_dtype,
+        }
+        super().__init__(params, defaults)
+
+
+class DeVALinf(Engine):
+    """DeVA-ℓ∞: the sign of the momentum, adapted to the variance of the momentum itself.
+
+        m ← β₁ m + (1 − β₁) g,   v ← β₂ v + (1 − β₂) m²
+        x ← (1 − ηλ) x − η γ ⊙ sign(m),   γ = κ |m| / √(v + ε v̄)
+
+    A cousin of Adam, which averages g² where this averages m². κ is the exact bias correction:
+    with a constant gradient γ = 1 at every step, and DeVA-ℓ∞ moves as Signum does.
+
+    Args:
+        params: Parameters, named parameters or parameter groups.
+        lr: Learning rate η, a float or a 0-D tensor.
+        betas: Decay of m and of v.
+        eps: ε, relative to the mean of v.
+        weight_decay: Decoupled weight decay λ.
+        nesterov: Take the sign of β₁ m + (1 − β₁) g.
+        maximize: Climb instead of descend.
+        foreach: False updates one tensor at a time; otherwise small ones go together.
+        nonfinite: `"skip"` or `"raise"`, see `DeVA`.
+        state_dtype: dtype of m and v; float32 (float64 for float64 parameters) unless given.
+
+    >>> weight = nn.Parameter(torch.ones(3))
+    >>> weight.grad = torch.tensor([1.0, -2.0, 0.0])
+    >>> DeVALinf([weight], lr=0.5, eps=0.0, weight_decay=0.0).step()  # the first step is Signum's
+    >>> weight.detach().round(decimals=4)
+    tensor([0.5000, 1.5000, 1.0000])
+
+    References:
+        Song et al., *Decoupling Variance and Scale-Invariant Updates in Adaptive Gradient
+        Descent*, ICML 2026, Algorithm 1.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.99),
+        eps: float = 1e-8,
+        weight_decay: float = 0.1,
+        nesterov: bool = False,
+        *,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        nonfinite: NonFinite = "skip",
+        state_dtype: torch.dtype | None = None,
+    ) -> None:
+        defaults = {
+            "method": "deva-linf",
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "nesterov": nesterov,
+            "maximize": maximize,
+            "foreach": foreach,
+            "nonfinite": nonfinite,
+            "state_dtype": state_dtype,
+        }
+        super().__init__(params, defaults)

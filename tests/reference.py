@@ -1,0 +1,442 @@
+"""Naive float64 references of every optimizer, written from the formulas and not from `src`.
+
+Each method is a generator that reads as its algorithm: one matrix X, its gradients one after
+another, and X after each step. Speed, memory and in-place work are of no concern here.
+
+    X, G      parameter and gradient, n x m          D        what the direction is taken of
+    M         EMA (beta1) of G, parameter coords     U        the update before lr and scale
+    V         EMA (beta2), the second moment         Gamma    variance adaptation
+    L, R      EMAs (beta3) of G G^T and G^T G        r, c     row and column norms, n x 1 and 1 x m
+    Q_L, Q_R  orthonormal eigenbases of L and R      o        settings
+    t         steps of the parameter                 k        gradients since the first non-zero one
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+Variant = Literal["default", "factored", "instantaneous"]
+MSign = Literal["svd", "newton-schulz", "polar-express"]
+
+EPS64 = float(np.finfo(np.float64).eps)
+
+NEWTON_SCHULZ = [(3.4445, -4.7750, 2.0315)] * 5
+POLAR_EXPRESS = [
+    (8.28721201814563, -23.595886519098837, 17.300387312530933),
+    (4.107059111542203, -2.9478499167379106, 0.5448431082926601),
+    (3.9486908534822946, -2.908902115962949, 0.5518191394370137),
+    (3.3184196573706015, -2.488488024314874, 0.51004894012372),
+    (2.300652019954817, -1.6689039845747493, 0.4188073119525673),
+]
+# The safety factor leaves room for rounding above 1; the last step need not leave any.
+POLAR_EXPRESS[:-1] = [(a / 1.01, b / 1.01**3, c / 1.01**5) for a, b, c in POLAR_EXPRESS[:-1]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Every setting of every method; a method reads those it has and ignores the others.
+
+    `betas` are the method's own, in its own order. `sign_stabilize=None` is the method's default:
+    on for AdaMuon, off for DeVA. `first_bases` replaces the first eigendecomposition, because the
+    null space of a singular covariance is arbitrary.
+    """
+
+    lr: float
+    betas: tuple[float, ...]
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    nesterov: bool = False
+    refresh_every: int = 10
+    sign_stabilize: bool | None = None
+    msign: MSign = "svd"
+    sides: Literal["both", "short"] = "both"
+    max_dim: int | None = None
+    skip_first: bool = False
+    graft: Literal["adam", "none"] = "adam"
+    ema_rate: float = 0.999
+    first_bases: tuple[Array | None, Array | None] | None = None
+
+
+# Building blocks
+
+
+def ratio(a: Array, b: Array) -> Array:
+    """Return a / b, where 0/0 is 0."""
+    return np.divide(a, b, out=np.zeros_like(a), where=a != 0)
+
+
+def with_norm(U: Array, norm: float) -> Array:
+    """Return U scaled to a Frobenius norm; a zero stays zero."""
+    return U * (norm / float(np.linalg.norm(U))) if U.any() else U
+
+
+def decayed(X: Array, U: Array, o: Settings, s: float = 1.0) -> Array:
+    """Return (1 - lr weight_decay) X - lr s U."""
+    return (1 - o.lr * o.weight_decay) * X - o.lr * s * U
+
+
+def looked_ahead(M: Array, G: Array, o: Settings) -> Array:
+    """Return D: the momentum, or with Nesterov beta1 M + (1 - beta1) G."""
+    return o.betas[0] * M + (1 - o.betas[0]) * G if o.nesterov else M
+
+
+def adam_update(M: Array, V: Array, t: int, o: Settings) -> Array:
+    """Return Adam's bias-corrected M / (sqrt(V) + eps)."""
+    M_hat = M / (1 - o.betas[0] ** t)
+    V_hat = V / (1 - o.betas[1] ** t)
+    return ratio(M_hat, np.sqrt(V_hat) + o.eps)
+
+
+def settled_sign(A: Array) -> Array:
+    """Return sign(A), and 0 for the entries that are no more than rounding noise."""
+    noise = 8 * np.sqrt(max(A.shape)) * EPS64 * np.abs(A).max()
+    return np.where(np.abs(A) <= noise, 0.0, np.sign(A))
+
+
+def spectral_scale(X: Array) -> float:
+    """Return 0.2 sqrt(max(n, m)), which gives an orthogonal update the RMS of Adam's."""
+    return 0.2 * float(np.sqrt(max(X.shape)))
+
+
+def msign(A: Array, kind: MSign) -> Array:
+    """Return the polar factor of an n x m matrix, exact for "svd"; zero for zero."""
+    if not A.any():
+        return np.zeros_like(A)
+    if kind == "svd":
+        U, sigma, Vt = np.linalg.svd(A, full_matrices=False)
+        kept = sigma > max(A.shape) * EPS64 * sigma[0]
+        return np.asarray(U[:, kept] @ Vt[kept])
+    if kind == "newton-schulz":
+        return quintic_msign(A / np.linalg.norm(A), NEWTON_SCHULZ)
+    return quintic_msign(A / (1.01 * np.linalg.norm(A)), POLAR_EXPRESS)
+
+
+def quintic_msign(A: Array, coefficients: Sequence[tuple[float, float, float]]) -> Array:
+    """Return A after the steps A <- a A + (b K + c K^2) A with K = A A^T, on the short side."""
+    if A.shape[0] > A.shape[1]:
+        return quintic_msign(A.T, coefficients).T
+    for a, b, c in coefficients:
+        K = A @ A.T
+        A = a * A + (b * K + c * K @ K) @ A
+    return A
+
+
+def kappa(t: int, beta1: float, beta2: float, variant: Variant = "default") -> float:
+    """Return the bias correction that makes Gamma 1 at step t >= 1 of a constant gradient."""
+    s = u = w = instantaneous = 0.0
+    for _ in range(t):
+        s = beta1 * s + (1 - beta1)  # M = s G
+        w = beta2 * w + (1 - beta2) * s**2  # V = w r c^T
+        u = beta2 * u + (1 - beta2) * s  # V_r = u r, V_c = u c
+        instantaneous = beta2 * instantaneous + (1 - beta2)  # V = instantaneous r c^T, of G
+    if variant == "instantaneous":
+        return float(np.sqrt(instantaneous))
+    return u / s if variant == "factored" else float(np.sqrt(w)) / s
+
+
+def symmetric_power(C: Array, p: float) -> Array:
+    """Return C^p of a positive semi-definite C on its range, and zero on its null space."""
+    lam, Q = np.linalg.eigh(C)
+    kept = lam > len(C) * EPS64 * lam[-1]
+    return np.asarray(Q[:, kept] * lam[kept] ** p @ Q[:, kept].T)
+
+
+# Bases
+
+
+def refreshed(C: Array, Q: Array) -> Array:
+    """Return the basis after one power iteration and QR, its columns in the order of Q's."""
+    rayleigh = np.array([q @ C @ q for q in Q.T])
+    order = np.argsort(-rayleigh, kind="stable")  # the leading directions come first in QR
+    Q_new = np.empty_like(Q)
+    Q_new[:, order] = np.linalg.qr(C @ Q[:, order])[0]
+    return Q_new
+
+
+def inverse_root(C: Array, eps: float, p: float) -> Array:
+    """Return (C + eps I)^(-p) of a positive semi-definite C, a zero eigenvalue staying zero."""
+    lam, Q = np.linalg.eigh(C)
+    lam = np.maximum(lam, 0.0) + eps  # rounding may leave an eigenvalue just below zero
+    return np.asarray(Q * np.power(lam, -p, out=np.zeros_like(lam), where=lam > 0) @ Q.T)
+
+
+class Kronecker:
+    """The covariances C = [L, R] and bases Q = [Q_L, Q_R]; a side not `own` keeps the identity.
+
+    k counts the gradients from the first that is not zero; it is 0 before.
+    """
+
+    def __init__(self, X: Array, o: Settings) -> None:
+        longest = max(X.shape) if o.max_dim is None else o.max_dim
+        shortest = min(X.shape) if o.sides == "short" else max(X.shape)
+        self.own = [i for i in (0, 1) if X.shape[i] <= min(longest, shortest)]
+        self.C = [np.zeros((size, size)) for size in X.shape]
+        self.Q = [np.eye(size) for size in X.shape]
+        self.o, self.k = o, 0
+
+    def count(self, G: Array) -> int:
+        """Return k, the gradient G included."""
+        self.k += bool(self.k or G.any())
+        return self.k
+
+    def accumulate(self, G: Array, beta: float) -> None:
+        """Update L = EMA[G G^T] and R = EMA[G^T G]."""
+        for i in self.own:
+            self.C[i] = beta * self.C[i] + (1 - beta) * (G @ G.T if i == 0 else G.T @ G)
+
+    def decompose(self) -> None:
+        """Renew the bases by a full eigendecomposition, or at the first by those given."""
+        given = (self.o.first_bases if self.k == 1 else None) or (None, None)
+        for i in self.own:
+            Q = given[i]
+            self.Q[i] = np.linalg.eigh(self.C[i])[1] if Q is None else Q
+
+    def begin(self, G: Array) -> bool:
+        """Take the bases of the first gradient; return whether that is all it serves for."""
+        if self.count(G) == 1:
+            self.accumulate(G, self.o.betas[2])
+            self.decompose()
+        return self.k == 1 and self.o.skip_first
+
+    def follow(self, G: Array) -> None:
+        """Take in G after the update, unless it began the bases, and renew them when due."""
+        if self.k > 1:
+            self.accumulate(G, self.o.betas[2])
+            if (self.k - self.o.skip_first) % self.o.refresh_every == 0:
+                for i in self.own:
+                    self.Q[i] = refreshed(self.C[i], self.Q[i])
+
+    def project(self, A: Array) -> Array:
+        """Return Q_L^T A Q_R."""
+        return self.Q[0].T @ A @ self.Q[1]
+
+    def restore(self, A: Array) -> Array:
+        """Return Q_L A Q_R^T."""
+        return self.Q[0] @ A @ self.Q[1].T
+
+
+# Elementwise methods: X of any shape
+
+
+def adamw(X: Array, grads: Sequence[Array], o: Settings) -> Iterator[Array]:
+    """Yield X after each step of AdamW."""
+    beta1, beta2 = o.betas[:2]
+    M, V = np.zeros_like(X), np.zeros_like(X)
+    for t, G in enumerate(grads, start=1):
+        M = beta1 * M + (1 - beta1) * G
+        V = beta2 * V + (1 - beta2) * G**2
+        X = decayed(X, adam_update(M, V, t, o), o)
+        yield X
+
+
+def signum(X: Array, grads: Sequence[Array], o: Settings) -> Iterator[Array]:
+    """Yield X after each step of Signum."""
+    beta1 = o.betas[0]
+    M = np.zeros_like(X)
+    for G in grads:
+        M = beta1 * M + (1 - beta1) * G
+        X = decayed(X, np.sign(looked_ahead(M, G, o)), o)
+        yield X
+
+
+def lion(X: Array, grads: Sequence[Array], o: Settings) -> Iterator[Array]:
+    """Yield X after each step of Lion."""
+    beta1, beta2 = o.betas[:2]
+    M = np.zeros_like(X)
+    for G in grads:
+        X = decayed(X, np.sign(beta1 * M + (1 - beta1) * G), o)
+        M = beta2 * M + (1 - beta2) * G
+        yield X
+
+
+def deva_linf(X: Array, grads: Sequence[Array], o: Settings) -> Iterator[Array]:
+    """Yield X after each step of DeVA-l-infinity."""
+    beta1, beta2 = o.betas[:2]
+    M, V, t = np.zeros_like(X), np.zeros_like(X), 0
+    for G in grads:
+        t += bool(t or G.any())  # kappa waits through leading zeros, where Gamma is 0 anyway
+        M = beta1 * M + (1 - beta1) * G
+        V = beta2 * V + (1 - beta2) * M**2
+        Gamma = kappa(max(t, 1), beta1, beta2) * ratio(np.abs(M), np.sqrt(V + o.eps * V.mean()))
+        X = decayed(X, Gamma * np.sign(looked_ahead(M, G, o)), o)
+        yield X
+
+
+# Matrix methods: X is n x m
+
+
+def muon(X: Array, grads: Sequence[Array], o: Settings) -> Iterator[Array]:
+    """Yield X after each step of Muon."""
+    beta1 = o.betas[0]
+    M = np.zeros_like(X)
+    for G in grads:
+        M = beta1 * M + (1 - beta1) * G
+        X = decayed(X, msign(looked_ahead(M, G, o), o.msign), o, spectral_scale(X))
+        yield X
+
+
+def adamuon(X: Array, grads: Sequence[Array], o: Settings) -> Iterator[Array]:
+    """Yield X after each step of AdaMuon."""
+    beta1, beta2 = o.betas[:2]
+    M, V = np.zeros_like(X), np.zeros_like(X)
+    for G in grads:
+        M = beta1 * M + (1 - beta1) * G
+        D = looked_ahead(M, G, o)
+        O_t = msign(D if o.sign_stabilize is False else np.sign(D), o.msign)
+        V = beta2 * V + (1 - beta2) * O_t**2
+        U = ratio(O_t, np.sqrt(V) + o.eps)
+        X = decayed(X, with_norm(U, 0.2 * float(np.sqrt(X.size))), o)
+        yield X
+
+
+def soap(X: Array, grads: Sequence[Array], o: Settings) -> Iterator[Array]:
+    """Yield X after each step of SOAP."""
+    beta1, beta2, _ = o.betas
+    M, V, t, basis = np.zeros_like(X), np.zeros_like(X), 0, Kronecker(X, o)
+    for G in grads:
+        if basis.begin(G):
+            yield X
+            continue
+        t += 1
+        M = beta1 * M + (1 - beta1) * G
+        V = beta2 * V + (1 - beta2) * basis.project(G) ** 2
+        X = decayed(X, basis.restore(adam_update(basis.project(M), V, t, o)), o)
+        basis.follow(G)
+        yield X
+
+
+def deva_sinf(
+    X: Array, grads: Sequence[Array], o: Settings, variant: Variant = "default"
+) -> Iterator[Array]:
+    """Yield X after each step of DeVA-S-infinity."""
+    beta1, beta2, _ = o.betas
+    M, V, V_r, V_c = (np.zeros_like(A) for A in (X, X, X[:, :1], X[:1, :]))
+    basis = Kronecker(X, o)
+    for G in grads:
+        if basis.begin(G):
+            yield X
+            continue
+        t = max(basis.k - o.skip_first, 1)  # as in DeVA-l-infinity
+        M = beta1 * M + (1 - beta1) * G
+        A = basis.project(G if variant == "instantaneous" else M)
+        r = np.sqrt((A**2).sum(axis=1, keepdims=True))
+        c = np.sqrt((A**2).sum(axis=0, keepdims=True))
+        V = beta2 * V + (1 - beta2) * r @ c
+        V_r = beta2 * V_r + (1 - beta2) * r
+        V_c = beta2 * V_c + (1 - beta2) * c
+        V_all = V_r @ V_c if variant == "factored" else V + o.eps * V.mean()
+        Gamma = kappa(t, beta1, beta2, variant) * np.sqrt(ratio(r @ c, V_all))
+        D = basis.project(looked_ahead(M, G, o))
+        U = Gamma * msign(settled_sign(D) if o.sign_stabilize else D, o.msign)
+        X = decayed(X, basis.restore(U), o, spectral_scale(X))
+        basis.follow(G)
+        yield X
+
+
+def shampoo(X: Array, grads: Sequence[Array], o: Settings) -> Iterator[Array]:
+    """Yield X after each step of Shampoo."""
+    beta1, beta2, beta3 = o.betas
+    M, V, basis = np.zeros_like(X), np.zeros_like(X), Kronecker(X, o)
+    P = [np.eye(size) for size in X.shape]  # P_L, P_R
+    for t, G in enumerate(grads, start=1):
+        M = beta1 * M + (1 - beta1) * G
+        V = beta2 * V + (1 - beta2) * G**2
+        basis.accumulate(G, beta3)
+        k = basis.count(G)
+        if k and (k == 1 or k % o.refresh_every == 0):
+            for i in basis.own:
+                P[i] = inverse_root(basis.C[i] / (1 - beta3**t), o.eps, 1 / (2 * len(basis.own)))
+        U = P[0] @ looked_ahead(M, G, o) @ P[1]
+        if o.graft == "adam":
+            U = with_norm(U, float(np.linalg.norm(adam_update(M, V, t, o))))
+        X = decayed(X, U, o)
+        yield X
+
+
+def splus(X: Array, grads: Sequence[Array], o: Settings) -> Iterator[Array]:
+    """Yield X, not averaged, after each step of SPlus."""
+    beta1, beta_cov = o.betas[:2]
+    M, basis = np.zeros_like(X), Kronecker(X, o)
+    scaled = replace(o, lr=o.lr * 2 / sum(X.shape))  # the decay is scaled as well
+    for G in grads:
+        M = beta1 * M + (1 - beta1) * G
+        D = basis.project(looked_ahead(M, G, o))
+        U = settled_sign(D) if basis.k and basis.own else np.sign(D)
+        X = decayed(X, basis.restore(U), scaled)
+        basis.accumulate(G, beta_cov)
+        k = basis.count(G)
+        if k and (k == 1 or k % o.refresh_every == 0):
+            basis.decompose()
+        yield X
+
+
+# What the tests call
+
+Method = Callable[[Array, Sequence[Array], Settings], Iterator[Array]]
+
+ELEMENTWISE: dict[str, Method] = {
+    "adamw": adamw,
+    "signum": signum,
+    "lion": lion,
+    "deva-linf": deva_linf,
+}
+MATRIX: dict[str, Method] = {
+    "muon": muon,
+    "adamuon": adamuon,
+    "soap": soap,
+    "deva-sinf": deva_sinf,
+    "deva-sinf-factored": partial(deva_sinf, variant="factored"),
+    "deva-sinf-instantaneous": partial(deva_sinf, variant="instantaneous"),
+    "shampoo": shampoo,
+    "splus": splus,
+}
+
+
+def trajectory(
+    method: str, X: npt.ArrayLike, grads: Sequence[npt.ArrayLike], **settings: Any
+) -> list[Array]:
+    """Return the parameter after each step, in float64; `settings` are those of `Settings`."""
+    X = np.asarray(X, dtype=np.float64)
+    Gs = [np.asarray(G, dtype=np.float64) for G in grads]
+    o = Settings(**settings)
+    if method in ELEMENTWISE:
+        return list(ELEMENTWISE[method](X, Gs, o))
+    steps = [np.empty_like(X) for _ in Gs]
+    Q_L, Q_R = o.first_bases or (None, None)
+    for b in np.ndindex(X.shape[:-2]):
+        first_bases = (None if Q_L is None else Q_L[b], None if Q_R is None else Q_R[b])
+        alone = replace(o, first_bases=first_bases)
+        for step, X_b in zip(steps, MATRIX[method](X[b], [G[b] for G in Gs], alone), strict=True):
+            step[b] = X_b
+    return steps
+
+
+def averaged(X: npt.ArrayLike, grads: Sequence[npt.ArrayLike], **settings: Any) -> Array:
+    """Return SPlus's averaged weights after the last step."""
+    rho = Settings(**settings).ema_rate
+    steps = trajectory("splus", X, grads, **settings)
+    A = np.zeros_like(steps[0])
+    for X_t in steps:
+        A = rho * A + (1 - rho) * X_t
+    return np.asarray(A / (1 - rho ** len(steps)))
+
+
+def kronecker_update(G: Array, samples: Sequence[Array]) -> Array:
+    """Return E[L^(1/2) x R^(1/2)]^(-1/2) (L x R)^(1/4) vec(msign(G)) in full, as an n x m matrix.
+
+    L = G G^T and R = G^T G, x is the Kronecker product and E the mean over `samples`, which share
+    the eigenbases of G (Theorem "Coordinate-wise DeVA-S-infinity", without its minus sign).
+    Powers act on the range. Row-major vec gives (A x B) vec(X) = vec(A X B^T).
+    """
+    H_mean = np.zeros((G.size, G.size))
+    for S in samples:
+        H = np.kron(symmetric_power(S @ S.T, 1 / 2), symmetric_power(S.T @ S, 1 / 2))
+        H_mean += H / len(samples)
+    H_root = symmetric_power(np.asarray(np.kron(G @ G.T, G.T @ G), dtype=np.float64), 1 / 4)
+    update = symmetric_power(H_mean, -1 / 2) @ H_root @ msign(G, "svd").reshape(-1)
+    return np.asarray(update.reshape(G.shape))
