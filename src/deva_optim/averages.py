@@ -31,7 +31,7 @@ def averaged(optimizer: Optimizer) -> Iterator[None]:
                 state = optimizer.state.get(p)
                 if state and state["step"] > 0:
                     kept[p] = p.detach().clone()
-                    p.copy_(state["iterate_avg"] / (1 - group["ema_rate"] ** state["step"]))
+                    p.copy_(state["iterate_avg"] / (1 - group["ema_rate"] ** int(state["step"])))
     try:
         yield
     finally:

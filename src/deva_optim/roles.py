@@ -8,19 +8,21 @@ nothing else to see.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
+from .layout import Part
+from .layout import parts as cut_apart
 from .sites import HEAD, Site, is_conv, is_gpt2_linear, is_layer
 
 Options = dict[str, Any]
 Split = int | tuple[int, ...]
 
 # Own names of parameters that are no layer's weight. "(^|_)pos" must not match "post_".
-TABLE = re.compile(r"(^|_)(pos([_ei]|$)|rpb$)|token|queries|latent|register|probe")
-COEFFICIENT = re.compile(r"A_log|scale|gamma|lambda")
+TABLE = re.compile(r"(^|_)(pos([_ei]|$)|rpb$)|token|quer(y|ies)$|latent|register|probe")
+COEFFICIENT = re.compile(r"A_log|^D$|scale|gamma|lambda")
 WEIGHT = re.compile(r"weight|proj|kernel|expert|lora_|^[wv]\d?$")
 
 # Names of embeddings, for the case that the modules are not at hand.
@@ -62,12 +64,13 @@ CHUNKED = {
 
 
 def _is_loose(site: Site) -> bool:
-    """Whether this is a parameter of its own, such as a class token, and no layer's weight."""
-    return bool(site.leaf) and not is_layer(site.owner) and not WEIGHT.search(site.leaf)
+    """Whether this may be a parameter of its own, such as a class token, and no layer's weight."""
+    return not is_layer(site.owner) and not WEIGHT.search(site.leaf)
 
 
 def _is_norm(site: Site) -> bool:
-    return "norm" in type(site.owner).__name__.lower() and not is_layer(site.owner)
+    named = "norm" in type(site.owner).__name__.lower()
+    return named and not site.is_embedding and not is_layer(site.owner)
 
 
 def _is_line(site: Site) -> bool:
@@ -75,8 +78,15 @@ def _is_line(site: Site) -> bool:
 
 
 def _is_table(site: Site) -> bool:
+    of_positions = re.search("Position.*(Embedding|Encoding)", type(site.owner).__name__)
+    if of_positions and not site.is_embedding and not is_layer(site.owner):
+        return True
     spread_over_batch = site.param.ndim > 2 and site.shape[0] == 1
     return _is_loose(site) and bool(spread_over_batch or TABLE.search(site.leaf))
+
+
+def _is_coefficient(site: Site) -> bool:
+    return _is_loose(site) and bool(COEFFICIENT.search(site.leaf))
 
 
 def _is_embedding(site: Site) -> bool:
@@ -97,17 +107,13 @@ def _is_head(site: Site) -> bool:
     return bool(layers and HEAD.search(layers[-1])) or site.names[0] == "fc.weight"
 
 
-def _is_thin(site: Site) -> bool:
-    if not reads_as_conv(site):
-        return min(site.shape[-2:]) <= 1
-    return site.shape[0] <= 1 or site.param.numel() <= site.shape[0]
-
-
 def _is_depthwise(site: Site) -> bool:
-    if site.owner is None:
-        return site.param.ndim > 3 and site.shape[1] == 1
-    groups = _groups(site)
-    return groups > 1 and (site.shape[1] == 1 or site.shape[0] == groups)
+    several = site.param.ndim > 3 if site.owner is None else _groups(site) > 1
+    return several and site.shape[1] == 1
+
+
+def _is_thin(site: Site) -> bool:
+    return not matrices(site.shape, cut(site, layout_of(site).parts(site)))
 
 
 def _is_vocabulary_by_shape(site: Site) -> bool:
@@ -143,18 +149,19 @@ RULES = (
     Rule("varies along one dimension", _is_line, EXEMPT),
     Rule("position table or token", _is_table, EXEMPT),
     Rule("embedding", _is_embedding, VECTOR),
-    Rule("elementwise coefficients", lambda s: _is_loose(s) and _matches(COEFFICIENT, s), EXEMPT),
+    Rule("elementwise coefficients", _is_coefficient, EXEMPT),
+    Rule("depthwise convolution", _is_depthwise, VECTOR),
     Rule("a side of 1", _is_thin, VECTOR),
     Rule("low-rank factor", _is_lora, MATRIX),
     Rule("output head", _is_head, VECTOR),
-    Rule("depthwise convolution", _is_depthwise, VECTOR),
     Rule("shape of a vocabulary", _is_vocabulary_by_shape, VECTOR),
     Rule("matrix", lambda site: True, MATRIX),
 )
 
 
-def _matches(pattern: re.Pattern[str], site: Site) -> bool:
-    return pattern.search(site.leaf) is not None
+def rule_of(site: Site) -> Rule:
+    """The first rule that applies."""
+    return next(rule for rule in RULES if rule.applies(site))
 
 
 # --- Which matrices ------------------------------------------------------------------------------
@@ -164,8 +171,8 @@ def reads_as_conv(site: Site) -> bool:
     """Whether the weight is (out, in, *kernel), or (in, out, *kernel) of a transposed one."""
     if site.param.ndim != 3:
         return site.param.ndim > 3
-    if site.owner is None:
-        return "conv" in site.layer.lower()
+    if site.owner is None:  # no expert is as narrow as most kernels, unless it is a low-rank one
+        return "conv" in site.layer.lower() or (site.shape[-1] < 32 and not _is_lora(site))
     return is_conv(site.owner) and site.leaf.startswith("weight")
 
 
@@ -200,6 +207,15 @@ def cut(site: Site, parts: Split | None) -> Options:
     return options
 
 
+def matrices(shape: tuple[int, ...], options: Mapping[str, Any]) -> tuple[Part, ...]:
+    """The batches of matrices that the optimizer sees in a parameter, none in a vector."""
+    if options.get("role") == "vector":
+        return ()
+    split = options.get("split")
+    split = tuple(split) if isinstance(split, list) else split
+    return cut_apart(shape, options.get("layout", "auto"), split, options.get("split_dim", -2))
+
+
 def _groups(site: Site) -> int:
     return int(getattr(site.owner, "groups", 1)) if reads_as_conv(site) else 1
 
@@ -222,7 +238,7 @@ def _per_head(site: Site) -> Split | None:
         return None
     names = ("head_dim", "head_size", "attention_head_size")
     size = next((getattr(site.parent, name) for name in names if hasattr(site.parent, name)), 0)
-    return site.shape[0] // size if size and site.shape[0] % size == 0 else None
+    return site.shape[0] // size if size else None
 
 
 def _grouped_query(site: Site) -> Split | None:
@@ -284,3 +300,15 @@ LAYOUTS = (
     Layout("stack of matrices", lambda site: 1 if site.param.ndim > 2 else None),
     Layout("matrix", lambda site: 1),
 )
+
+
+def layout_of(site: Site) -> Layout:
+    """The first layout that knows how to cut the weight, and into parts that fit it."""
+    return next(layout for layout in LAYOUTS if _fits(site, layout.parts(site)))
+
+
+def _fits(site: Site, parts: Split | None) -> bool:
+    size = site.shape[0] if reads_as_conv(site) else site.shape[output_dim(site)]
+    if parts is None or isinstance(parts, int):
+        return parts is not None and size % parts == 0
+    return sum(parts) == size and min(parts) > 0

@@ -1,27 +1,20 @@
 """From a model to parameter groups: first match wins, nothing is left over.
 
 `param_groups` sends each parameter to the matrix method or to the elementwise one, and says which
-matrices a convolution, a stack of experts or a fused weight is made of. `describe` prints the result.
+matrices a convolution, a stack of experts or a fused weight is made of. `describe` prints it.
 """
 
 from __future__ import annotations
 
-import difflib
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
-from .layout import parts
-from .roles import LAYOUTS, RULES, Options, Rule, Split, cut
+from .matching import Matcher, Setting, match_overrides, match_splits, template
+from .roles import Options, Split, cut, layout_of, matrices, rule_of
 from .sites import Site, find_sites
-from .validation import CHOICES, check_choice
-
-Matcher = str | re.Pattern[str] | type[nn.Module]
-Checked = re.Pattern[str] | type[nn.Module]
-Setting = str | Mapping[str, Any]
 
 
 def param_groups(
@@ -31,44 +24,45 @@ def param_groups(
     split: Mapping[str, Split] | None = None,
     decay_1d: bool = False,
 ) -> list[dict[str, Any]]:
-    """Parameter groups that hold every parameter of a model exactly once.
+    r"""Parameter groups that hold every parameter of a model exactly once.
 
-    Linear layers, attention projections, convolutions, recurrent and low-rank weights and stacks of
-    experts are for the matrix method (role "matrix"). Embeddings, output heads, tied or not, position
-    tables, tokens, depthwise convolutions, biases, norms and whatever has a side of 1 are for the
-    elementwise method (role "vector"). Weights known to be fused (q, k and v; gate and up; the gates
-    of an LSTM; the groups of a convolution) are cut apart. Where the layout is not known for sure
-    they are not, and `split` can say it. A router of experts counts as any other linear layer.
+    Linear layers, attention projections, convolutions, recurrent and low-rank weights and stacks
+    of experts are for the matrix method (role "matrix"). Embeddings, output heads, tied or not,
+    position tables, tokens, depthwise convolutions, biases, norms and whatever has a side of 1 are
+    for the elementwise method (role "vector"). Weights known to be fused (q, k and v; gate and up;
+    the gates of an LSTM; the groups of a convolution) are cut apart. Where the layout is not known
+    for sure they are not, and `split` can say it. A parameter of three dimensions that is not a
+    convolution is a stack of matrices, and the router of experts a linear layer like any other.
 
-    Biases, norms and scalars are not decayed, nor are position tables and tokens that are parameters
-    of their own, as in timm and DeiT. Matrices, heads and embeddings, those of positions included
-    (GPT-2's wpe), keep the optimizer's decay. Frozen parameters are routed as others are.
+    Biases, norms and scalars are not decayed, nor are position tables and tokens that are
+    parameters of their own, as in timm and DeiT. Matrices, heads and embeddings, those of positions
+    included (GPT-2's wpe), keep the optimizer's decay. Frozen parameters are routed as others are.
 
     Args:
         model: The module. Its `named_parameters()` will do, but then only names and shapes can
             speak, and of its `parameters()` only shapes.
         overrides: Pairs (matcher, setting), of which the first match wins. A matcher is a regular
-            expression, searched for in the parameter's full name, or a module class, which matches
-            all parameters inside such a module at any depth. A setting is "matrix", "vector" or a
-            dict of group options, merged over the automatic ones. A tied parameter goes by all of
-            its names.
-        split: {regular expression on the name: parts}, the parts of a matrix being a number of equal
-            ones or a tuple of sizes. They cut the layer's outputs: the rows of a Linear, the columns
-            of transformers' Conv1D. The rule wins over the known layout (1 does not cut) and passes
-            over what is not a matrix, such as the layer's bias.
+            expression, searched for in the parameter's full name (in each of them, if it is tied),
+            or a module class, which matches all parameters inside such a module at any depth. A
+            setting is "matrix", "vector" or a dict of group options, which is merged over the
+            automatic ones.
+        split: {regular expression on the name: parts}, the parts of a matrix being a number of
+            equal ones or a tuple of sizes. They cut the layer's outputs: the rows of a Linear, the
+            columns of transformers' Conv1D. They win over the known layout (1 does not cut), and
+            pass over what is not a matrix, such as the layer's bias.
         decay_1d: Whether to decay also what is exempt by default.
 
     Returns:
         Groups of [(name, parameter), …], or of parameters if these have no names; matrices first.
-        Each has a "name" and a "role"; matrices have a "layout" and, if cut, "split" and
-        "split_dim"; what is exempt has a "weight_decay" of 0.
+        Each has a "name" and a "role"; matrices have a "layout" and, if cut, "split" and, if it is
+        the columns that are cut, "split_dim"; what is exempt has a "weight_decay" of 0.
 
     Raises:
         ValueError: If there are no parameters, a matcher matches none, or a split does not fit.
 
     Example:
         >>> model = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 9))
-        >>> groups = param_groups(model, overrides=[(r"^1\\.weight", {"lr": 0.01})])
+        >>> groups = param_groups(model, overrides=[(r"^1\.weight", {"lr": 0.01})])
         >>> for group in groups:
         ...     print(group["name"], "|", *(name for name, _ in group["params"]))
         matrix, lr 0.01 | 1.weight
@@ -76,8 +70,8 @@ def param_groups(
         vector, no decay | 1.bias 3.bias
     """
     sites = find_sites(model)
-    settings = _match_overrides(sites, overrides)
-    splits = _match_splits(sites, settings, split or {})
+    settings = match_overrides(sites, overrides)
+    splits = match_splits(sites, settings, split or {})
     routes = [
         (site, *_route(site, setting, told, decay_1d))
         for site, setting, told in zip(sites, settings, splits, strict=True)
@@ -122,23 +116,19 @@ class Named(tuple[str, Tensor]):
     why: str = ""
 
 
-def _rule(site: Site) -> Rule:
-    return next(rule for rule in RULES if rule.applies(site))
-
-
 def _route(site: Site, setting: Options, told: Split | None, decay_1d: bool) -> tuple[Options, str]:
     """The options of a parameter's group, and why they are so."""
-    rule = _rule(site)
+    rule = rule_of(site)
     options = {**rule.options}
     if decay_1d:
         options.pop("weight_decay", None)
     options.update(setting)
     if options["role"] == "vector":
         return options, "override" if "role" in setting else rule.why
-    layout = next(layout for layout in LAYOUTS if layout.parts(site) is not None)
+    layout = layout_of(site)
     options = {**cut(site, layout.parts(site) if told is None else told), **options}
     name = site.names[0] or "a parameter"
-    if not _matrices(site.shape, options, name) and options["role"] == "matrix":
+    if not _reading(site.shape, options, name) and options["role"] == "matrix":
         raise ValueError(
             f"{name} of shape {site.shape} cannot have the role 'matrix', which takes two sides of "
             "at least 2; leave it out of the override, or split it into fewer parts"
@@ -179,13 +169,10 @@ def _group_name(options: Options) -> str:
     return ", ".join(words)
 
 
-def _matrices(shape: tuple[int, ...], group: Mapping[str, Any], name: str) -> str:
+def _reading(shape: tuple[int, ...], group: Mapping[str, Any], name: str) -> str:
     """The matrices that the optimizer sees in a parameter, as "3 × (768, 768)"; "" if none."""
-    layout, split, dim = group.get("layout", "auto"), group.get("split"), group.get("split_dim", -2)
-    if group.get("role") == "vector":
-        return ""
     try:
-        found = parts(shape, layout, tuple(split) if isinstance(split, list) else split, dim)
+        found = matrices(shape, group)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
     return " + ".join(_times(math.prod(part.shape[:-2]), part.shape[-2:]) for part in found)
@@ -193,114 +180,6 @@ def _matrices(shape: tuple[int, ...], group: Mapping[str, Any], name: str) -> st
 
 def _times(count: int, shape: tuple[int, ...]) -> str:
     return f"{count} × {shape}" if count > 1 else f"{shape}"
-
-
-# --- What the user says --------------------------------------------------------------------------
-
-
-def _match_overrides(
-    sites: list[Site], overrides: Sequence[tuple[Matcher, Setting]]
-) -> list[Options]:
-    """For each site the options of the first override that matches, none if none does."""
-    settings = [_checked_setting(setting) for _, setting in overrides]
-    first = _first_matches("overrides", [matcher for matcher, _ in overrides], sites)
-    return [{} if i is None else settings[i] for i in first]
-
-
-def _match_splits(
-    sites: list[Site], settings: list[Options], splits: Mapping[str, Split]
-) -> list[Split | None]:
-    """For each site the parts of the first expression that matches, None if none does."""
-    told = [_checked_parts(pattern, value) for pattern, value in splits.items()]
-    first = _first_matches("split", list(splits), sites)
-    for k, (site, setting) in enumerate(zip(sites, settings, strict=True)):
-        if {**_rule(site).options, **setting}["role"] == "vector":
-            first[k] = None
-    for i, pattern in enumerate(splits):
-        if i not in first:
-            raise ValueError(
-                f"split: {pattern!r} matches no matrix, only parameters of the elementwise method; "
-                "give them the role 'matrix' in overrides, or leave it out"
-            )
-    return [None if i is None else told[i] for i in first]
-
-
-def _checked_setting(setting: Setting) -> Options:
-    """A setting as options of a group."""
-    if isinstance(setting, str):
-        check_choice("the setting of an override", setting, ("matrix", "vector"))
-        return {"role": setting}
-    for key in ("role", "layout"):
-        if key in setting:
-            check_choice(key, setting[key], CHOICES[key])
-    if "params" in setting:
-        raise ValueError("the setting of an override cannot have 'params': its matcher names them")
-    return dict(setting)
-
-
-def _checked_parts(pattern: str, value: Split) -> Split:
-    """The parts that a split asks for: a whole number or a tuple of them, all at least 1."""
-    sizes = list(value) if isinstance(value, (tuple, list)) else [value]
-    if not sizes or not all(type(size) is int and size > 0 for size in sizes):
-        raise ValueError(
-            f"split[{pattern!r}] must be a number of equal parts or a tuple of sizes, all at least "
-            f"1, got {value!r}"
-        )
-    return value if isinstance(value, int) else tuple(sizes)
-
-
-def _first_matches(
-    argument: str, matchers: Iterable[Matcher], sites: list[Site]
-) -> list[int | None]:
-    """For each site the index of the first matcher that matches; each matcher has to have one."""
-    checked = [_checked_matcher(argument, matcher) for matcher in matchers]
-    hits = [[_is_match(matcher, site) for matcher in checked] for site in sites]
-    first = [hit.index(True) if any(hit) else None for hit in hits]
-    for i, matcher in enumerate(checked):
-        text = matcher.__name__ if isinstance(matcher, type) else repr(matcher.pattern)
-        if not any(hit[i] for hit in hits):
-            raise ValueError(f"{argument}: {text} matches no parameter; {_nearest(matcher, sites)}")
-        if i not in first:
-            raise ValueError(
-                f"{argument}: {text} has no effect, because earlier ones take all that it matches; "
-                "put it before them"
-            )
-    return first
-
-
-def _checked_matcher(argument: str, matcher: Matcher) -> Checked:
-    if isinstance(matcher, type) and issubclass(matcher, nn.Module):
-        return matcher
-    try:
-        return re.compile(matcher)
-    except (TypeError, re.error) as error:
-        raise ValueError(
-            f"{argument}: a matcher must be a regular expression or a module class, got "
-            f"{matcher!r} ({error})"
-        ) from None
-
-
-def _is_match(matcher: Checked, site: Site) -> bool:
-    if isinstance(matcher, type):
-        return any(isinstance(module, matcher) for module in site.modules)
-    return any(matcher.search(name) for name in site.names)
-
-
-def _nearest(matcher: Checked, sites: list[Site]) -> str:
-    """What the user may have meant by a matcher that matches nothing."""
-    names = list(dict.fromkeys(_template(name) for site in sites for name in site.names if name))
-    if isinstance(matcher, type):
-        kinds = sorted({type(module).__name__ for site in sites for module in site.modules})
-        return f"there are {', '.join(kinds)}" if kinds else "classes need the module itself"
-    if not names:
-        return "the parameters have no names, so pass the module itself"
-    near = sorted(names, key=lambda name: -_overlap(matcher.pattern, name))[:3]
-    return f"the nearest names are {', '.join(near)}"
-
-
-def _overlap(pattern: str, name: str) -> int:
-    """The length of the longest piece of text that both have."""
-    return difflib.SequenceMatcher(None, pattern, name, autojunk=False).find_longest_match().size
 
 
 # --- What to print -------------------------------------------------------------------------------
@@ -333,26 +212,17 @@ def _rows(group: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
     """(names, shape, matrices, why) for each kind of parameter in a group."""
     kinds: dict[tuple[str, tuple[int, ...], str], list[str]] = {}
     for name, param, why in _members(group):
-        kinds.setdefault((_template(name), tuple(param.shape), why), []).append(name)
-    return [
-        (text, _times(count, shape), _reading(shape, group, names[0]), why)
-        for (_, shape, why), names in kinds.items()
-        for text, count in _merged(names)
-    ]
-
-
-def _reading(shape: tuple[int, ...], group: Mapping[str, Any], name: str) -> str:
-    found = _matrices(shape, group, name)
-    return f"as {found}" if found else "elementwise"
-
-
-def _template(name: str) -> str:
-    """A name without the numbers of its layers: "h.#.attn.weight"."""
-    return re.sub(r"(?<![^.])\d+(?![^.])", "#", name)
+        kinds.setdefault((template(name), tuple(param.shape), why), []).append(name)
+    rows = []
+    for (_, shape, why), names in kinds.items():
+        found = _reading(shape, group, names[0])
+        reading = f"as {found}" if found else "elementwise"
+        rows += [(text, _times(count, shape), reading, why) for text, count in _merged(names)]
+    return rows
 
 
 def _merged(names: list[str]) -> list[tuple[str, int]]:
-    """Names that differ in numbers alone as "h.{0…11}.attn.weight", and how many each stands for."""
+    """Names that differ in numbers alone as "h.{0…11}.weight", with how many each stands for."""
     columns = [set(column) for column in zip(*(name.split(".") for name in names), strict=True)]
     if math.prod(map(len, columns)) == len(set(names)):
         return [(".".join(map(_span, columns)), len(names))]

@@ -18,7 +18,7 @@ Trail = list[tuple[str, nn.Module]]
 HEAD = re.compile(
     r"(?i)(^|_)(head|lm_heads|classifier|score|logits|unembed|qa_outputs|seq_relationship)\d*$"
 )
-FINAL = re.compile(r"^(fc\d*|linear|out|output|\d+)$")
+FINAL = re.compile(r"^(fc\d*|linear|out|output)$")
 
 # Modules that stand between a layer and its name (PEFT, DDP, torch.compile, checkpointing).
 WRAPPERS = {"base_layer", "module", "_orig_mod", "_checkpoint_wrapped_module"}
@@ -181,19 +181,19 @@ def _tables(module: nn.Module) -> list[Tensor]:
 
 
 def _head_layers(model: nn.Module) -> list[nn.Module]:
-    """The layers that write the model's output.
+    """The layers that write the model's output; none is inside a repeated block.
 
-    They are what `get_output_embeddings` returns, the last layer of a module called head or
-    classifier, a linear layer as wide as a vocabulary, and the model's last layer if it is called
-    fc or the like, or numbered by an nn.Sequential. None is inside a repeated block.
+    They are what `get_output_embeddings` returns, linear layers as wide as a vocabulary, the last
+    layer of a module called head or classifier, and the model's last layer of all if it is called
+    fc or the like, or is a linear one in an nn.Sequential.
     """
     sizes = _vocabularies(model)
-    last = _last_layer(model) if sum(map(is_layer, model.modules())) > 1 else []
+    layers = [module for module in model.modules() if is_layer(module)]
     found = [layer for module in model.modules() for layer in _declared_head(module)]
-    for name, module in _outside_blocks(model):
-        wide = isinstance(module, nn.Linear) and module.out_features in sizes
-        final = FINAL.search(name) and any(module is layer for layer in last)
-        if wide or final:
+    for name, module, container in _outside_blocks(model):
+        chained = isinstance(module, nn.Linear) and isinstance(container, nn.Sequential)
+        last = len(layers) > 1 and module is layers[-1] and (chained or FINAL.search(name))
+        if last or (isinstance(module, nn.Linear) and module.out_features in sizes):
             found.append(module)
         elif HEAD.search(name):
             found += _last_layers(module)
@@ -219,12 +219,14 @@ def _declared_head(module: nn.Module) -> list[nn.Module]:
     return _last_layers(head) if isinstance(head, nn.Module) else []
 
 
-def _outside_blocks(module: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """(name, module) for the module and what it contains, repeated blocks left out."""
-    yield name, module
+def _outside_blocks(
+    module: nn.Module, name: str = "", container: nn.Module | None = None
+) -> Iterator[tuple[str, nn.Module, nn.Module | None]]:
+    """(name, module, its container) for a module and what it contains but for repeated blocks."""
+    yield name, module, container
     for child_name, child in module.named_children():
         if not _is_block(child, module):
-            yield from _outside_blocks(child, child_name)
+            yield from _outside_blocks(child, child_name, module)
 
 
 def _is_block(child: nn.Module, container: nn.Module) -> bool:
@@ -238,17 +240,24 @@ def _is_block(child: nn.Module, container: nn.Module) -> bool:
 
 def _last_layers(head: nn.Module) -> list[nn.Module]:
     """The last layer of a head; of a ModuleList or ModuleDict of heads, the last of each."""
-    several = isinstance(head, (nn.ModuleList, nn.ModuleDict))
-    return [layer for module in (head.children() if several else [head]) for layer in _last_layer(module)]
+    if isinstance(head, (nn.ModuleList, nn.ModuleDict)):
+        return [layer for module in head.children() for layer in _last_layers(module)]
+    layer = _last_layer(head)
+    if layer is None:  # a class of its own: it is the head, unless it is a container
+        return [] if any(True for _ in head.children()) else [head]
+    weight: Any = layer.weight
+    # inside of a head, a layer that keeps the width (ModernBERT's) does not write the output
+    keeps_width = layer is not head and weight.shape[0] == weight.shape[1]
+    return [] if keeps_width else [layer]
 
 
-def _last_layer(module: nn.Module) -> list[nn.Module]:
-    """The last layer inside a module, as a list that is empty if there is none."""
+def _last_layer(module: nn.Module) -> nn.Module | None:
+    """The last layer inside a module and outside its blocks, if there is any."""
     if is_layer(module):
-        return [module]
+        return module
     for name, child in reversed(list(module.named_children())):
         if not _is_block(child, module) and not name.startswith("lora_"):
             layer = _last_layer(child)
-            if layer:
+            if layer is not None:
                 return layer
-    return []
+    return None

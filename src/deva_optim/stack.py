@@ -160,7 +160,7 @@ def _gated(stack: Stack, shrink: Tensor | float, i: int, U: Tensor) -> Tensor | 
         gate = stack.part.unfold(
             stack.broadcast(stack.gate)[i].expand_as(U[i]), stack.entries[i].param
         )
-    return gate * shrink
+    return gate.to(stack.dtype) * shrink
 
 
 def stacks(entries: Iterable[Entry]) -> Iterator[Stack]:

@@ -1,0 +1,196 @@
+"""Bases: the refresh, what happens when a decomposition fails, and when a basis starts."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import deva_optim as do
+from deva_optim import bases
+from optimizers import OPTIMIZERS
+
+
+def covariance(n: int, rank: int | None = None, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    A = torch.randn(n, rank or n, generator=generator, dtype=torch.float64)
+    return A @ A.mT
+
+
+def off_diagonal(L: Tensor, Q: Tensor) -> float:
+    D = Q.mT @ L @ Q
+    return float((D - torch.diag(D.diagonal())).norm() / L.norm())
+
+
+@given(st.integers(2, 8), st.integers(0, 100))
+def test_refreshing_converges_to_the_eigenvectors(n, seed):
+    L = covariance(n, seed=seed)
+    Q = torch.eye(n, dtype=torch.float64)
+    for _ in range(3000):
+        Q = bases.refresh(L, Q)
+    assert off_diagonal(L, Q) < 1e-2  # power iteration: as slow as two eigenvalues are close
+
+
+@given(st.integers(2, 8), st.integers(0, 100), st.booleans())
+def test_a_refresh_keeps_the_basis_orthonormal_and_its_columns_in_place(n, seed, singular):
+    L = covariance(n, max(1, n // 2) if singular else None, seed)
+    Q = bases.eigenbasis(L, torch.eye(n, dtype=torch.float64))
+    shuffled = Q[:, torch.randperm(n, generator=torch.Generator().manual_seed(seed))]
+    new = bases.refresh(L, shuffled)
+    assert torch.allclose(new.mT @ new, torch.eye(n, dtype=torch.float64), atol=1e-12)
+    # Eigenvectors stay where they were (up to sign); those of the null space are arbitrary.
+    kept = (L @ shuffled).norm(dim=0) > 1e-8 * L.norm()
+    cosines = (new * shuffled).sum(0).abs()
+    assert (cosines[kept] > 1 - 1e-6).all()
+
+
+def test_a_batch_is_refreshed_matrix_by_matrix():
+    L = torch.stack([covariance(4, seed=i) for i in range(6)]).view(2, 3, 4, 4)
+    Q = torch.eye(4, dtype=torch.float64).expand(2, 3, 4, 4)
+    together = bases.refresh(L, Q)
+    for i in range(2):
+        for j in range(3):
+            torch.testing.assert_close(together[i, j], bases.refresh(L[i, j], Q[i, j]))
+
+
+@given(st.integers(2, 6), st.sampled_from([2, 4]), st.integers(0, 50))
+def test_inverse_root(n, root, seed):
+    L = covariance(n, seed=seed) + torch.eye(n, dtype=torch.float64)
+    P = bases.inverse_root(L, torch.zeros_like(L), root=root, eps=0.5)
+    expected = torch.linalg.inv(L + 0.5 * torch.eye(n, dtype=torch.float64))
+    torch.testing.assert_close(torch.linalg.matrix_power(P, root), expected)
+
+
+@pytest.mark.parametrize(
+    ("sides", "max_dim", "expected"),
+    [
+        ("both", 10, (True, True)),
+        ("short", 10, (True, False)),
+        ("both", 5, (True, False)),
+        ("both", 3, (False, False)),
+        ("short", 3, (False, False)),
+    ],
+)
+def test_sides(sides, max_dim, expected):
+    assert bases.sides_with_basis(4, 7, sides=sides, max_dim=max_dim) == expected
+    assert bases.sides_with_basis(7, 4, sides=sides, max_dim=max_dim) == expected[::-1]
+    assert bases.sides_with_basis(4, 4, sides=sides, max_dim=10) == (True, True)
+
+
+# Decompositions that fail -----------------------------------------------------------------------
+
+
+def failing(real, how: str, dtypes: tuple[torch.dtype, ...]):
+    """A decomposition that raises or returns NaN in some precisions."""
+
+    def decompose(A: Tensor, *args, **kwargs):
+        if A.dtype not in dtypes:
+            return real(A, *args, **kwargs)
+        if how == "raises":
+            raise torch.linalg.LinAlgError("did not converge")
+        return type(real(A))([x * float("nan") for x in real(A)])
+
+    return decompose
+
+
+@pytest.mark.parametrize("how", ["raises", "nan"])
+@pytest.mark.parametrize("name", ["eigh", "qr"])
+def test_a_failed_decomposition_is_tried_again_in_float64(name, how, monkeypatch):
+    solve = {"eigh": bases.eigenbasis, "qr": bases.refresh}[name]
+    L = torch.stack([covariance(4, seed=i) for i in range(3)]).float()
+    Q = torch.linalg.qr(torch.randn(3, 4, 4)).Q
+    expected = solve(L, Q)
+    real = getattr(torch.linalg, name)
+    monkeypatch.setattr(torch.linalg, name, failing(real, how, (torch.float32,)))
+    torch.testing.assert_close(solve(L, Q).abs(), expected.abs(), rtol=0, atol=1e-4)
+    monkeypatch.setattr(torch.linalg, name, failing(real, how, (torch.float32, torch.float64)))
+    assert torch.equal(solve(L, Q), Q)
+
+
+def test_one_matrix_that_fails_costs_the_others_nothing(monkeypatch):
+    real = torch.linalg.eigh
+
+    def eigh(A: Tensor):
+        if (A == 7).all(-1).all(-1).any():
+            raise torch.linalg.LinAlgError("did not converge")
+        return real(A)
+
+    monkeypatch.setattr(torch.linalg, "eigh", eigh)
+    L = torch.stack([covariance(3), torch.full((3, 3), 7.0, dtype=torch.float64)])
+    Q = torch.eye(3, dtype=torch.float64).expand(2, 3, 3)
+    new = bases.eigenbasis(L, Q)
+    assert off_diagonal(L[0], new[0]) < 1e-12
+    assert torch.equal(new[1], Q[1])
+
+
+@pytest.mark.parametrize("name", ["deva-sinf", "soap", "splus", "shampoo"])
+def test_training_goes_on_when_every_decomposition_fails(name, monkeypatch):
+    dtypes = (torch.float32, torch.float64)
+    for function in ("eigh", "qr"):
+        broken = failing(getattr(torch.linalg, function), "raises", dtypes)
+        monkeypatch.setattr(torch.linalg, function, broken)
+    p = nn.Parameter(torch.randn(4, 6))
+    start = p.square().sum().item()
+    optimizer = OPTIMIZERS[name]([p], lr=0.5 if name == "splus" else 0.02, refresh_every=3)
+    for _ in range(40):
+        optimizer.zero_grad()
+        p.square().sum().backward()
+        optimizer.step()
+    assert p.square().sum().item() < start
+
+
+# When a basis starts ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["deva-sinf", "soap", "splus", "shampoo"])
+def test_the_basis_starts_with_the_first_gradient_that_speaks(name):
+    p = nn.Parameter(torch.randn(4, 4, dtype=torch.float64))
+    optimizer = OPTIMIZERS[name]([p], weight_decay=0.0)
+    before = p.detach().clone()
+    for _ in range(25):  # past two refreshes
+        p.grad = torch.zeros_like(p)
+        optimizer.step()
+    assert torch.equal(p, before)
+    G = torch.randn(4, 4, dtype=torch.float64)
+    p.grad = G.clone()
+    optimizer.step()
+    state = optimizer.state[p]
+    if name == "shampoo":
+        return
+    L = G @ G.mT
+    assert off_diagonal(L, state["basis_left"]) < 1e-12
+    assert state["clock"] == (0 if name == "soap" else 1)
+
+
+def test_a_batch_starts_matrix_by_matrix():
+    """An expert without tokens in the first steps moves as if it had not been there for them."""
+    grads = [torch.randn(3, 4, 5, dtype=torch.float64) for _ in range(9)]
+    for G in grads[:4]:
+        G[1] = 0
+    p = nn.Parameter(torch.zeros(3, 4, 5, dtype=torch.float64))
+    alone = nn.Parameter(torch.zeros(4, 5, dtype=torch.float64))
+    settings = {"weight_decay": 0.0, "refresh_every": 100, "sides": "short"}
+    optimizer = do.DeVASinf([p], **settings)
+    for G in grads:
+        p.grad = G
+        optimizer.step()
+    optimizer = do.DeVASinf([alone], **settings)
+    for G in grads[4:]:
+        alone.grad = G[1]
+        optimizer.step()
+    torch.testing.assert_close(p[1], alone, rtol=0, atol=1e-14)  # rounding of float64
+    assert p[0].abs().sum() > 0
+
+
+def test_the_gradient_is_judged_in_the_basis_of_those_before_it():
+    p = nn.Parameter(torch.zeros(4, 4, dtype=torch.float64))
+    optimizer = do.DeVASinf([p], refresh_every=2)
+    bases_seen = []
+    for i in range(7):
+        p.grad = torch.randn(4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(i))
+        optimizer.step()
+        bases_seen.append(optimizer.state[p]["basis_left"].clone())
+    changed = [not torch.equal(a, b) for a, b in pairwise(bases_seen)]
+    assert changed == [True, False, True, False, True, False]  # renewed after steps 2, 4, 6
