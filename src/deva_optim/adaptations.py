@@ -105,7 +105,8 @@ def norm_products(X: Tensor) -> tuple[Tensor]:
 
 def _adam(x: Evidence) -> Tensor:
     (V,) = x.moments
-    return (x.signal / x.s) / (V / x.w).sqrt_().add_(x.eps)  # |m̂| / (√v̂ + ε)
+    noise = (V / x.w).sqrt_().add_(x.eps)
+    return (x.signal / x.s) / (noise if x.eps else _positive(noise))  # |m̂| / (√v̂ + ε)
 
 
 def _linf(x: Evidence) -> Tensor:

@@ -111,13 +111,18 @@ def spectral_scale(U: Tensor) -> float:
 
 def rms_scale(U: Tensor) -> Tensor:
     """What brings U to an RMS of 0.2; …×1×1."""
-    size = 0.2 * math.sqrt(U.shape[-2] * U.shape[-1])
-    return size / frobenius(U).clamp_min(torch.finfo(U.dtype).tiny)
+    return 0.2 * math.sqrt(U.shape[-2] * U.shape[-1]) * inverse_norm(U)
 
 
 def unit_scale(U: Tensor) -> float:
     """1: the direction already has the size of AdamW's update."""
     return 1.0
+
+
+def inverse_norm(X: Tensor) -> Tensor:
+    """1 / ‖X‖ for each matrix, and 0 for a zero matrix; …×1×1."""
+    norm = frobenius(X)
+    return torch.where(norm > 0, 1 / norm, 0)
 
 
 def frobenius(X: Tensor) -> Tensor:

@@ -20,6 +20,8 @@ Matcher = str | re.Pattern[str] | type[nn.Module]
 Setting = str | Mapping[str, Any]
 Checked = re.Pattern[str] | type[nn.Module]
 
+KEYS = ("role", "layout", "split", "split_dim", "lr", "weight_decay")
+
 
 def match_overrides(
     sites: list[Site], overrides: Sequence[tuple[Matcher, Setting]]
@@ -53,11 +55,14 @@ def _checked_setting(setting: Setting) -> Options:
     if isinstance(setting, str):
         check_choice("the setting of an override", setting, ("matrix", "vector"))
         return {"role": setting}
-    for key in ("role", "layout"):
-        if key in setting:
-            check_choice(key, setting[key], CHOICES[key])
+    for key, value in setting.items():
+        near = difflib.get_close_matches(key, KEYS, n=1, cutoff=0.85)
+        if near and key not in KEYS:  # other keys may be an option of any optimizer
+            raise ValueError(f"an override sets {key!r}; did you mean {near[0]!r}?")
+        if key in ("role", "layout"):
+            check_choice(key, value, CHOICES[key])
     if "params" in setting:
-        raise ValueError("the setting of an override cannot have 'params': its matcher names them")
+        raise ValueError("an override cannot set 'params': its matcher names them")
     return dict(setting)
 
 

@@ -26,7 +26,10 @@ COEFFICIENT = re.compile(r"A_log|^D$|scale|gamma|lambda")
 WEIGHT = re.compile(r"weight|proj|kernel|expert|lora_|^[wv]\d?$")
 
 # Names of embeddings, for the case that the modules are not at hand.
-EMBEDDING = re.compile(r"^(wte|wpe|shared)$|(^|_)emb(eds?|eddings?)?(_(tokens|positions|in|out))?$")
+EMBEDDING = re.compile(
+    r"^(wte|wpe|shared|codebook|relative_attention_bias)$"
+    r"|^(?!patch)(.*_)?emb(eds?|eddings?)?(_(tokens|positions|in|out|layer|table))?$"
+)
 
 # Attention whose fused projection goes head by head: head_dim rows of q, of k, of v, and again, or
 # in blocks of a few heads. A third of its rows is a mixture; head_dim rows never are.
@@ -108,7 +111,7 @@ def _is_head(site: Site) -> bool:
 
 
 def _is_depthwise(site: Site) -> bool:
-    several = site.param.ndim > 3 if site.owner is None else _groups(site) > 1
+    several = reads_as_conv(site) if site.owner is None else _groups(site) > 1
     return several and site.shape[1] == 1
 
 
@@ -124,7 +127,7 @@ def _is_vocabulary_by_shape(site: Site) -> bool:
     fewer than 64 columns are a low-rank factor. Beyond that it errs towards the elementwise method:
     a basis for 50,000 rows would take 10 GB.
     """
-    if site.owner is not None or site.param.ndim != 2:
+    if site.owner is not None or site.param.ndim != 2 or "proj" in site.layer:
         return False
     rows, columns = site.shape
     return rows >= 4096 and rows > 8 * columns and columns >= 64
@@ -179,7 +182,8 @@ def reads_as_conv(site: Site) -> bool:
 def output_dim(site: Site) -> int:
     """−1 if the weight is stored as (in, out), so that its outputs are columns; else −2."""
     if site.owner is None:  # of GPT-2's layers, only the fused one is known by its shape
-        transposed = site.layer == "c_attn" and site.shape[-1] == 3 * site.shape[-2]
+        fused = site.layer == "c_attn" and site.param.ndim == 2
+        transposed = fused and site.shape[1] == 3 * site.shape[0]
     elif site.param.ndim == 3 and not is_conv(site.owner):
         # transformers' experts say it themselves; those that do not are known by their shapes
         transposed = getattr(site.owner, "is_transposed", _is_transposed_gate_up(site.owner))
@@ -288,6 +292,7 @@ class Layout(NamedTuple):
 
 
 LAYOUTS = (
+    Layout("not a matrix", lambda site: 1 if site.param.ndim < 2 else None),
     Layout("groups of a convolution", lambda site: _groups(site) if _groups(site) > 1 else None),
     Layout("convolution", lambda site: 1 if reads_as_conv(site) else None),
     Layout("gates", _recurrent),
@@ -308,7 +313,9 @@ def layout_of(site: Site) -> Layout:
 
 
 def _fits(site: Site, parts: Split | None) -> bool:
+    if parts is None or parts == 1:
+        return parts == 1
     size = site.shape[0] if reads_as_conv(site) else site.shape[output_dim(site)]
-    if parts is None or isinstance(parts, int):
-        return parts is not None and size % parts == 0
+    if isinstance(parts, int):
+        return size % parts == 0
     return sum(parts) == size and min(parts) > 0

@@ -193,8 +193,8 @@ def _header(group: Mapping[str, Any], number: int) -> str:
     options = ", ".join(f"{key} {group[key]}" for key in keys if group.get(key) is not None)
     params = [param for _, param, _ in _members(group)]
     size = sum(param.numel() for param in params)
-    count = f"{len(params)} tensor{'s' if len(params) != 1 else ''}"
-    return f"{group.get('name', f'group {number}')}: {options}; {count}, {size:,} elements"
+    count = f"{len(params)} tensor{'s' if len(params) != 1 else ''}, {size:,} elements"
+    return f"{group.get('name', f'group {number}')}: " + "; ".join(filter(None, [options, count]))
 
 
 def _members(group: Mapping[str, Any]) -> list[tuple[str, Tensor, str]]:

@@ -135,17 +135,18 @@ class Stack:
 
 def apply_(stack: Stack, U: Tensor) -> None:
     """X ← (1 − ηλ) X − η s U for every parameter of the stack."""
-    rate = stack.group["lr"] * stack.method.rate(stack.part.shape)
+    lr, decay = stack.group["lr"], stack.group["weight_decay"]
+    rate = (lr.reshape(()) if isinstance(lr, Tensor) else lr) * stack.method.rate(stack.part.shape)
     factor = rate * stack.method.scale(U)
     if stack.gate is not None:
         U, factor = torch.where(stack.broadcast(stack.gate), U * factor, 0), 1.0
     elif isinstance(factor, Tensor):
         U, factor = U * factor, 1.0
-    shrink = rate * stack.group["weight_decay"]
     for i, entry in enumerate(stack.entries):
         X = stack.part.slice(entry.param)
         wide = X.to(stack.dtype)  # X itself unless it is in half precision
-        wide.mul_(1 - _gated(stack, shrink, i, U))
+        if decay:
+            wide.mul_(1 - _gated(stack, rate * decay, i, U))
         wide.sub_(stack.part.unfold(U[i], entry.param), alpha=factor)
         if wide is not X:
             X.copy_(wide)

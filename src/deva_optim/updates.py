@@ -12,7 +12,7 @@ from torch import Tensor
 
 from . import bases
 from .adaptations import ADAM, Adaptation, Evidence, ema_mass
-from .directions import frobenius, msign, settled_sign
+from .directions import frobenius, inverse_norm, msign, settled_sign
 
 if TYPE_CHECKING:
     from .stack import Stack
@@ -31,7 +31,8 @@ def composed_(stack: Stack) -> Tensor:
         U = adapt_(stack, method.adaptation, M_, M_, M_)
     else:
         O = _direction(stack, D_)
-        U = adapt_(stack, method.adaptation, M_.abs(), M_, O).mul_(O)
+        signal = M_.abs() if method.direction == "sign" else M_  # which a spectral Γ has no use for
+        U = adapt_(stack, method.adaptation, signal, M_, O).mul_(O)
     return bases.restore(U, Q_L, Q_R)
 
 
@@ -44,8 +45,9 @@ def adapt_(stack: Stack, adaptation: Adaptation, signal: Tensor, M: Tensor, O: T
     for V, x in zip(moments, measured, strict=True):
         V.lerp_(x, stack.weight(beta2, stack.gate))
     stack.commit(*names)
-    s = stack.broadcast(ema_mass(stack.t, beta1))
-    w = stack.broadcast(adaptation.mass(stack.t, beta1, beta2))
+    t = stack.t
+    s = stack.broadcast(ema_mass(t, beta1))
+    w = stack.broadcast(adaptation.mass(t, beta1, beta2))
     return adaptation.gamma(Evidence(signal, measured, moments, s, w, stack.group["eps"]))
 
 
@@ -57,7 +59,7 @@ def shampoo_(stack: Stack) -> Tensor:
     if stack.method.adaptation is None:
         return U
     A = adapt_(stack, ADAM, M, M, M)
-    return U * (frobenius(A) / frobenius(U).clamp_min(torch.finfo(U.dtype).tiny))
+    return U * (frobenius(A) * inverse_norm(U))
 
 
 # How the momentum takes in a gradient, and what it shows the direction --------------------------

@@ -49,8 +49,9 @@ def begin_(stack: Stack) -> None:
         counts &= ~stack.fresh
         stack.gate = _both(stack.finite, ~stack.fresh)
     if stack.has("idle"):
-        for idle, counted, entry in zip(stack.tensors("idle"), counts, stack.entries, strict=True):
-            idle.add_(~counted & entry.counted)
+        for idle, counted, e in zip(stack.tensors("idle"), counts, stack.entries, strict=True):
+            took_part = counted if e.finite is None else counted & e.finite
+            idle.add_(e.counted).sub_(took_part.to(idle.dtype))
     for entry, fresh in zip(stack.entries, stack.fresh, strict=True):
         entry.state["waiting"].sub_(int(fresh.sum()))
 

@@ -63,12 +63,8 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
 
 def check_parameter(param: Tensor, name: str, group: Mapping[str, Any]) -> None:
     """Raise an error if a parameter cannot be optimized as its group says."""
-    if param.is_complex():
-        raise TypeError(f"{name} is complex; optimize torch.view_as_real of it")
-    if not param.is_floating_point():
-        raise TypeError(f"{name} must be a floating-point tensor, got {param.dtype}")
-    if param.numel() == 0:
-        raise ValueError(f"{name} has no elements (shape {tuple(param.shape)}); leave it out")
+    if param.requires_grad:  # a frozen weight may be quantised, or a placeholder
+        _check_trainable(param, name)
     try:
         found = parts(tuple(param.shape), group["layout"], group["split"], group["split_dim"])
     except ValueError as error:
@@ -78,6 +74,15 @@ def check_parameter(param: Tensor, name: str, group: Mapping[str, Any]) -> None:
             f"{name} is not a matrix (shape {tuple(param.shape)}), but its group has "
             "role='matrix'; use 'vector' or 'auto'"
         )
+
+
+def _check_trainable(param: Tensor, name: str) -> None:
+    if param.is_complex():
+        raise TypeError(f"{name} is complex; optimize torch.view_as_real of it")
+    if not param.is_floating_point():
+        raise TypeError(f"{name} must be a floating-point tensor, got {param.dtype}")
+    if param.numel() == 0:
+        raise ValueError(f"{name} has no elements (shape {tuple(param.shape)}); leave it out")
 
 
 def check_gradient(grad: Tensor, name: str) -> None:

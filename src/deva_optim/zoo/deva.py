@@ -104,26 +104,28 @@ class DeVA(Engine):
             "nonfinite": nonfinite,
             "state_dtype": state_dtype,
         }
-        super().__init__(_routed(params), defaults)
+        routed = param_groups(params) if isinstance(params, nn.Module) else params
+        super().__init__(routed, defaults)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters, routed into several groups unless they have a `role`."""
+        before = len(self.param_groups)
+        try:
+            for group in _routed(param_group):
+                super().add_param_group(group)
+        except (TypeError, ValueError):
+            del self.param_groups[before:]
+            raise
 
 
-def _routed(params: nn.Module | ParamsT) -> ParamsT:
-    """The parameters in groups that have a role."""
-    if isinstance(params, nn.Module):
-        return param_groups(params)
-    if isinstance(params, Tensor):
-        return params  # the engine says what is wrong with that
-    members: list[Any] = list(params)
-    if not members or not isinstance(members[0], dict):
-        return param_groups(members)
-    groups = []
-    for group in members:
-        if "role" in group:
-            groups.append(group)
-        else:  # what the user says of a group stands above what the routing says of it
-            routed = param_groups(group["params"])
-            groups += [{**r, **group, "params": r["params"], "role": r["role"]} for r in routed]
-    return groups
+def _routed(group: dict[str, Any]) -> list[dict[str, Any]]:
+    """The group cut by role; what the user says of it stands above what the routing says."""
+    members = group["params"]
+    members = [members] if isinstance(members, Tensor) else list(members)
+    params = [member[1] if isinstance(member, tuple) else member for member in members]
+    if "role" in group or not params or len(set(map(id, params))) < len(params):
+        return [{**group, "params": members}]  # nothing to route, or an error for the engine
+    return [{**r, **group, "params": r["params"], "role": r["role"]} for r in param_groups(members)]
 
 
 class DeVASinf(Engine):

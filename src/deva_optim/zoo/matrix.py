@@ -187,7 +187,8 @@ class SOAP(Engine):
         rest: The method for what is not a matrix: `"adamw"`, `"deva-linf"`, …
         rest_betas: Its betas.
         nonfinite: `"skip"` or `"raise"`, see `Muon`.
-        state_dtype: dtype of M and V; float32 (float64 for float64 parameters) unless given.
+        state_dtype: dtype of V; float32 (float64 for float64 parameters) unless given. M keeps full
+            precision, because its rounding would be divided by a variance that knows nothing of it.
 
     >>> weight = torch.nn.Parameter(torch.ones(4, 6))
     >>> optimizer = SOAP([weight], lr=0.1)
