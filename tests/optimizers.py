@@ -34,7 +34,5 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
 }
 
 MATRIX = tuple(
-    name
-    for name in OPTIMIZERS
-    if not name.startswith(("deva-linf", "adamw", "signum", "lion"))
+    name for name in OPTIMIZERS if not name.startswith(("deva-linf", "adamw", "signum", "lion"))
 )

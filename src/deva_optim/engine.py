@@ -16,7 +16,7 @@ from .screen import screen
 from .skips import SkipLog
 from .stack import Entry, Stack, apply_, stacks
 from .state import initial_state, unwrap_, wrapped
-from .validation import check_gradient, check_group, check_parameter
+from .validation import as_list, check_gradient, check_group, check_parameter
 
 DEFAULTS: Final[dict[str, Any]] = {
     "lr": 1e-3,
@@ -84,8 +84,7 @@ class Engine(Optimizer):
             if isinstance(group[key], list):
                 group[key] = tuple(group[key])
         check_group(group)
-        members = group["params"]
-        group["params"] = [members] if isinstance(members, Tensor) else list(members)
+        group["params"] = as_list(group["params"])
         known = {id(p) for g in self.param_groups for p in g["params"]}
         for i, member in enumerate(group["params"]):
             default = f"parameter {i} of group {len(self.param_groups)}"

@@ -174,8 +174,10 @@ def reads_as_conv(site: Site) -> bool:
     """Whether the weight is (out, in, *kernel), or (in, out, *kernel) of a transposed one."""
     if site.param.ndim != 3:
         return site.param.ndim > 3
-    if site.owner is None:  # no expert is as narrow as most kernels, unless it is a low-rank one
-        return "conv" in site.layer.lower() or (site.shape[-1] < 32 and not _is_lora(site))
+    if site.owner is None:  # a kernel is odd and small, and much narrower than a layer is wide
+        kernel, width = site.shape[-1], site.shape[-2]
+        looks_like_kernel = kernel in (1, 3, 5, 7) and width >= 8 * kernel and not _is_lora(site)
+        return "conv" in site.layer.lower() or looks_like_kernel
     return is_conv(site.owner) and site.leaf.startswith("weight")
 
 

@@ -193,7 +193,7 @@ def _most(entry: Entry) -> int:
     if entry.group["foreach"] is False:
         return 1
     limit = ELEMENTWISE_LIMIT if entry.method.vector is None else MATRIX_LIMIT
-    return max(1, limit // entry.param.numel())
+    return max(1, limit // max(1, entry.param.numel()))
 
 
 def _gather(tensors: list[Tensor], dtype: torch.dtype) -> Tensor:

@@ -76,18 +76,22 @@ class Shield:
 
 
 def wrapped(optimizer: Optimizer, state_dict: StateDict) -> StateDict:
-    """The state with every tensor shielded from torch's casts."""
-    state = {
-        param: {key: Shield(x) if isinstance(x, Tensor) else x for key, x in values.items()}
-        for param, values in state_dict["state"].items()
-    }
-    return {**state_dict, "state": state}
+    """The state with every tensor of a parameter shielded from torch's casts."""
+    params = {index for group in state_dict["param_groups"] for index in group["params"]}
+
+    def shielded(values: dict[str, Any]) -> dict[str, Any]:
+        return {key: Shield(x) if isinstance(x, Tensor) else x for key, x in values.items()}
+
+    state = state_dict["state"].items()
+    return {**state_dict, "state": {k: shielded(x) if k in params else x for k, x in state}}
 
 
 def unwrap_(optimizer: Optimizer) -> None:
     """Give each parameter its own copy of the shielded tensors, on its device."""
-    for param, values in optimizer.state.items():
+    for param in [p for group in optimizer.param_groups for p in group["params"]]:
+        values = optimizer.state.get(param, {})
         for key, value in values.items():
             if isinstance(value, Shield):
                 device = torch.device("cpu") if key in HOST_STATE else param.device
-                values[key] = value.tensor.to(device, copy=True)
+                copy = value.tensor.to(device, copy=True, memory_format=torch.contiguous_format)
+                values[key] = copy  # contiguous, so that its matrices are views of it

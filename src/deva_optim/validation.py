@@ -61,6 +61,13 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
     raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}{hint}")
 
 
+def as_list(params: object) -> list[Any]:
+    """The members of a group, in an order that a checkpoint can rely on."""
+    if isinstance(params, set):
+        raise TypeError("params must come in ordered collections, got a set; use a list")
+    return [params] if isinstance(params, Tensor) else list(params)  # type: ignore[call-overload]
+
+
 def check_parameter(param: Tensor, name: str, group: Mapping[str, Any]) -> None:
     """Raise an error if a parameter cannot be optimized as its group says."""
     if param.requires_grad:  # a frozen weight may be quantised, or a placeholder

@@ -11,7 +11,7 @@ from torch.optim.optimizer import ParamsT
 from ..directions import MsignKind
 from ..engine import Engine
 from ..routing import param_groups
-from ..validation import NonFinite, Rest, Sides, Variant
+from ..validation import NonFinite, Rest, Sides, Variant, as_list
 
 
 class DeVA(Engine):
@@ -120,8 +120,7 @@ class DeVA(Engine):
 
 def _routed(group: dict[str, Any]) -> list[dict[str, Any]]:
     """The group cut by role; what the user says of it stands above what the routing says."""
-    members = group["params"]
-    members = [members] if isinstance(members, Tensor) else list(members)
+    members = as_list(group["params"])
     params = [member[1] if isinstance(member, tuple) else member for member in members]
     if "role" in group or not params or len(set(map(id, params))) < len(params):
         return [{**group, "params": members}]  # nothing to route, or an error for the engine
