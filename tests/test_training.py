@@ -15,7 +15,7 @@ from compare import GPT, Run, Settings, Text, batches, loss_of, train
 from optimizers import OPTIMIZERS
 
 SMALL = Settings(
-    steps=200, batch=16, context=64, layers=2, width=48, heads=2, evaluations=1, windows=64
+    seed=1, steps=160, batch=16, context=64, layers=2, width=48, heads=2, evaluations=1, windows=64
 )
 TINY = replace(SMALL, steps=40, batch=4, context=32, layers=1, width=16)
 
@@ -36,7 +36,7 @@ def test_deva_beats_adamw_each_at_its_best_rate(text: Text) -> None:
 
     rates = (4e-3, 8e-3, 16e-3, 32e-3)  # the ends are the best of neither
     adamw, deva = (min(final(name, lr) for lr in rates) for name in ("AdamW", "DeVA"))
-    assert deva < adamw - 0.05  # 0.11 to 0.19 below, over four seeds
+    assert deva < adamw - 0.05  # 0.10 to 0.16 below, over four seeds
 
 
 def test_bfloat16_weights_train(text: Text) -> None:
@@ -74,10 +74,8 @@ def test_every_optimizer_learns(name: str, text: Text) -> None:
     run = train(model, build(name, model), text, TINY)
     assert run.losses[0] > 5.5  # log 256: all bytes alike
     assert run.final < 3.4
-    model.blocks = nn.Sequential()
-    assert compare.evaluate(model, compare.held_out(text, TINY)) > run.final, (
-        "matrices did not move"
-    )
+    model.blocks = nn.Sequential()  # the hidden matrices had their part in it
+    assert compare.evaluate(model, compare.held_out(text, TINY)) > run.final
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -92,7 +90,7 @@ def test_a_resumed_run_continues_bit_for_bit(name: str, text: Text, tmp_path: Pa
     torch.save({key: part.state_dict() for key, part in parts.items()}, tmp_path / "13.pt")
     expected = advance_(model, optimizer, scheduler, all_batches[13:])
 
-    resumed = GPT(replace(settings, seed=1))
+    resumed = GPT(replace(settings, seed=2))
     optimizer = build(name, resumed)
     scheduler = LambdaLR(optimizer, settings.schedule)
     saved = torch.load(tmp_path / "13.pt")

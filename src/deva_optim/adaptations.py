@@ -5,8 +5,8 @@
     V        …×n×m         EMA of what is measured: G², M², r cᵀ or O²
     s, w     scalars       the mass of M and of V: what they would hold, had every gradient been 1
 
-With a constant gradient M grows as s and V as w, so dividing by the masses is the exact bias
-correction: Γ ≡ 1 at every step. Each part of Γ (source, correction, ε) has its one place here.
+With a constant gradient M grows as s and V as w, so that a factor κ of the masses alone is the
+exact bias correction: κ Γ ≡ 1 at every step. Each part (source, correction, ε) has its one place.
 """
 
 from __future__ import annotations
@@ -20,34 +20,38 @@ from torch import Tensor
 Shape = tuple[int, ...]
 
 
+Number = Tensor | float
+
+
 class Evidence(NamedTuple):
-    """What Γ is computed from; s and w are shaped to multiply the moments."""
+    """What Γ is computed from."""
 
     signal: Tensor  # |M|
     measured: tuple[Tensor, ...]
     moments: tuple[Tensor, ...]  # the running averages of what is measured
-    s: Tensor
-    w: Tensor
+    w: Number  # shaped to multiply the moments
     eps: float
 
 
 class Adaptation(NamedTuple):
-    """Γ as four pure functions over a batch of matrices.
+    """κ Γ as pure functions over a batch of matrices.
 
     Attributes:
         source: What is measured: the momentum, the gradient, or the direction itself.
         moments: The running averages it keeps: name of the state → shape, from …, n, m.
         measure: source → what each running average averages.
         mass: t, β₁, β₂ → w.
-        gamma: Evidence → Γ. Given M for the signal |M|, an elementwise adaptation returns
-            Γ ⊙ sign(M), bit for bit.
+        kappa: s, w → κ.
+        gamma: Evidence → Γ before the bias correction. Given M for the signal |M|, an elementwise
+            adaptation returns Γ ⊙ sign(M), bit for bit.
         waits: Whether its count of steps starts at the first gradient that is not zero.
     """
 
     source: Literal["momentum", "gradient", "direction"]
     moments: Callable[[Shape], dict[str, Shape]]
     measure: Callable[[Tensor], tuple[Tensor, ...]]
-    mass: Callable[[Tensor, float, float], Tensor]
+    mass: Callable[[Number, float, float], Number]
+    kappa: Callable[[Number, Number], Number]
     gamma: Callable[[Evidence], Tensor]
     waits: bool = False
 
@@ -55,7 +59,7 @@ class Adaptation(NamedTuple):
 # What the filters hold after t steps of a gradient that is constantly one ----------------------
 
 
-def ema_mass(t: Tensor, beta: float, x: float = 1.0) -> Tensor:
+def ema_mass(t: Number, beta: float, x: float = 1.0) -> Number:
     """EMA with decay β of x, x², …, xᵗ; for x = 1 that is 1 − βᵗ."""
     if x == 1.0:
         return 1 - beta**t
@@ -64,17 +68,17 @@ def ema_mass(t: Tensor, beta: float, x: float = 1.0) -> Tensor:
     return (1 - beta) * x * (x**t - beta**t) / (x - beta)
 
 
-def gradient_mass(t: Tensor, beta1: float, beta2: float) -> Tensor:
+def gradient_mass(t: Number, beta1: float, beta2: float) -> Number:
     """EMA of 1: what is measured comes from the gradient."""
     return ema_mass(t, beta2)
 
 
-def momentum_mass(t: Tensor, beta1: float, beta2: float) -> Tensor:
+def momentum_mass(t: Number, beta1: float, beta2: float) -> Number:
     """u_t = β₂ u + (1−β₂) s_t in closed form, where s_t = 1 − β₁ᵗ."""
     return ema_mass(t, beta2) - ema_mass(t, beta2, beta1)
 
 
-def squared_momentum_mass(t: Tensor, beta1: float, beta2: float) -> Tensor:
+def squared_momentum_mass(t: Number, beta1: float, beta2: float) -> Number:
     """w_t = β₂ w + (1−β₂) s_t² in closed form."""
     return ema_mass(t, beta2) - 2 * ema_mass(t, beta2, beta1) + ema_mass(t, beta2, beta1 * beta1)
 
@@ -100,45 +104,61 @@ def norm_products(X: Tensor) -> tuple[Tensor]:
     return (r * c,)
 
 
+# κ ---------------------------------------------------------------------------------------------
+
+
+def _root_ratio(s: Number, w: Number) -> Number:
+    return w**0.5 / s
+
+
+def _ratio(s: Number, w: Number) -> Number:
+    return w / s
+
+
+def _root(s: Number, w: Number) -> Number:
+    return w**0.5
+
+
+def _one(s: Number, w: Number) -> Number:
+    return 1.0
+
+
 # Γ ---------------------------------------------------------------------------------------------
 
 
 def _adam(x: Evidence) -> Tensor:
     (V,) = x.moments
-    noise = (V / x.w).sqrt_().add_(x.eps)
-    return (x.signal / x.s) / (noise if x.eps else _positive(noise))  # |m̂| / (√v̂ + ε)
+    noise = V.sqrt().add_(x.eps * x.w**0.5)  # v̂ = v / w, and √w goes into κ
+    noise = noise if x.eps else _positive(noise)
+    return torch.div(x.signal, noise, out=noise)  # |m| / (√v + ε √w)
 
 
 def _linf(x: Evidence) -> Tensor:
     (V,) = x.moments
     mean = V.mean(tuple(range(1, V.ndim)), keepdim=True) if V.ndim > 1 else V
-    kappa = x.w.sqrt() / x.s
-    return kappa * x.signal * _positive(V + x.eps * mean).rsqrt_()  # κ |m| / √(v + ε v̄)
+    noise = V + _lifted(x.eps * mean)
+    return noise.rsqrt_().mul_(x.signal)  # |m| / √(v + ε v̄)
 
 
 def _spectral(x: Evidence) -> Tensor:
     (rc,), (V,) = x.measured, x.moments
-    kappa = x.w.sqrt() / x.s
-    mean = V.mean((-2, -1), keepdim=True)
-    return kappa * (rc / _positive(V + x.eps * mean)).sqrt_()  # κ √(r cᵀ / (V + ε V̄))
-
-
-def _instantaneous(x: Evidence) -> Tensor:
-    # r and c come from the gradient: the mass of the momentum has no part in them.
-    return _spectral(x._replace(s=torch.ones_like(x.s)))
+    noise = V + _lifted(x.eps * V.mean((-2, -1), keepdim=True))
+    return torch.div(rc, noise, out=noise).sqrt_()  # √(r cᵀ / (V + ε V̄))
 
 
 def _factored(x: Evidence) -> Tensor:
     (r, c), (V_r, V_c) = x.measured, x.moments
-    kappa = x.w / x.s
-    return (
-        kappa * (r / _positive(V_r)).sqrt_() * (c / _positive(V_c)).sqrt_()
-    )  # κ √(r cᵀ / V_r V_cᵀ)
+    return (r / _positive(V_r)).sqrt_() * (c / _positive(V_c)).sqrt_()  # √(r cᵀ / (V_r V_cᵀ))
 
 
 def _direction(x: Evidence) -> Tensor:
     (V,) = x.moments
-    return 1 / _positive(V.sqrt().add_(x.eps))  # 1 / (√v + ε)
+    return _positive(V.sqrt().add_(x.eps)).reciprocal_()  # 1 / (√v + ε)
+
+
+def _lifted(noise: Tensor) -> Tensor:
+    """A number above zero, so that 0/0 becomes 0 and not NaN."""
+    return noise + torch.finfo(noise.dtype).tiny
 
 
 def _positive(V: Tensor) -> Tensor:
@@ -155,13 +175,11 @@ def _rows_and_columns(shape: Shape) -> dict[str, Shape]:
     return {"exp_avg_rows": (*lead, n, 1), "exp_avg_cols": (*lead, 1, m)}
 
 
-ADAM = Adaptation("gradient", _full, square, gradient_mass, _adam)
-LINF = Adaptation("momentum", _full, square, squared_momentum_mass, _linf, waits=True)
-SPECTRAL = Adaptation(
-    "momentum", _full, norm_products, squared_momentum_mass, _spectral, waits=True
-)
-INSTANTANEOUS = Adaptation(
-    "gradient", _full, norm_products, gradient_mass, _instantaneous, waits=True
-)
-FACTORED = Adaptation("momentum", _rows_and_columns, norms, momentum_mass, _factored, waits=True)
-DIRECTION = Adaptation("direction", _full, square, gradient_mass, _direction)
+# fmt: off
+ADAM          = Adaptation("gradient", _full, square, gradient_mass, _root_ratio, _adam)
+LINF          = Adaptation("momentum", _full, square, squared_momentum_mass, _root_ratio, _linf, waits=True)
+SPECTRAL      = Adaptation("momentum", _full, norm_products, squared_momentum_mass, _root_ratio, _spectral, waits=True)
+INSTANTANEOUS = Adaptation("gradient", _full, norm_products, gradient_mass, _root, _spectral, waits=True)
+FACTORED      = Adaptation("momentum", _rows_and_columns, norms, momentum_mass, _ratio, _factored, waits=True)
+DIRECTION     = Adaptation("direction", _full, square, gradient_mass, _one, _direction)
+# fmt: on

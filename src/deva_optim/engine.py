@@ -171,7 +171,7 @@ def _advance_(stack: Stack) -> None:
         if stack.awaits_basis:
             upkeep.begin_(stack)
         basis.before(stack)
-    apply_(stack, method.update(stack))
+    apply_(stack, *method.update(stack))
     if method.after is not None:
         method.after(stack)
     if basis is not None:

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from torch import Tensor
 
-from .adaptations import ADAM, DIRECTION, FACTORED, INSTANTANEOUS, LINF, SPECTRAL, Adaptation
+from .adaptations import (
+    ADAM,
+    DIRECTION,
+    FACTORED,
+    INSTANTANEOUS,
+    LINF,
+    SPECTRAL,
+    Adaptation,
+    Number,
+)
 from .averages import average_iterates_
 from .directions import rms_scale, spectral_scale, unit_scale
 from .updates import (
@@ -42,7 +51,8 @@ class Method(NamedTuple):
         vector: The method for what is not a matrix; None if this one is elementwise.
         paper: Where it comes from.
         momentum: How the momentum takes in a gradient, and what it shows the direction.
-        update: What computes the update; all but Shampoo are the same composition.
+        update: What computes the update and the number that multiplies it; all but Shampoo are the
+            same composition.
         rate: What multiplies the learning rate, decay included, from the shape; SPlus has one.
         after: What follows the update of the weights; SPlus averages its iterates.
         beta3: Decay of the covariances unless betas has three values; None takes betas[1].
@@ -59,7 +69,7 @@ class Method(NamedTuple):
     vector: str | None
     paper: str
     momentum: Callable[[Stack], Tensor] = ema_
-    update: Callable[[Stack], Tensor] = composed_
+    update: Callable[[Stack], tuple[Tensor, Number]] = composed_
     rate: Callable[[tuple[int, ...]], float] = unit_rate
     after: Callable[[Stack], None] | None = None
     beta3: float | None = 0.95

@@ -13,6 +13,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from .adaptations import Number
 from .layout import Part
 from .methods import Method, method_of
 
@@ -76,8 +77,12 @@ class Stack:
         return betas[0], betas[1], betas[2] if len(betas) > 2 else default
 
     @property
-    def t(self) -> Tensor:
-        """How many steps have been taken, this one included."""
+    def t(self) -> Number:
+        """How many steps have been taken, this one included; a plain number if all agree."""
+        if self.finite is None and not self.has("idle"):
+            counts = {int(e.state["step"]) for e in self.entries}
+            if len(counts) == 1:
+                return float(max(counts | {1}))
         steps = torch.stack([e.state["step"] for e in self.entries])
         if self.has("idle"):
             idle = torch.stack(self.tensors("idle"))
@@ -88,6 +93,10 @@ class Stack:
         """A number for each parameter or matrix, shaped to multiply the stack."""
         x = x if x.dtype == torch.bool else x.to(self.dtype)
         return x.view(*x.shape, *(1,) * (self.G.ndim - x.ndim))
+
+    def shaped(self, x: Number) -> Number:
+        """The same for what may also be one number for all."""
+        return self.broadcast(x) if isinstance(x, Tensor) else x
 
     def weight(self, beta: float, gate: Tensor | None) -> Tensor | float:
         """1 − β, or zero where the gate is closed: what lerp_ needs to average."""
@@ -133,11 +142,11 @@ class Stack:
         return torch.where(self.finite.view(-1, *(1,) * (G.ndim - 1)), G, 0)
 
 
-def apply_(stack: Stack, U: Tensor) -> None:
-    """X ← (1 − ηλ) X − η s U for every parameter of the stack."""
+def apply_(stack: Stack, U: Tensor, kappa: Number) -> None:
+    """X ← (1 − ηλ) X − η s κ U for every parameter of the stack."""
     lr, decay = stack.group["lr"], stack.group["weight_decay"]
     rate = (lr.reshape(()) if isinstance(lr, Tensor) else lr) * stack.method.rate(stack.part.shape)
-    factor = rate * stack.method.scale(U)
+    factor = rate * stack.method.scale(U) * kappa
     if stack.gate is not None:
         U, factor = torch.where(stack.broadcast(stack.gate), U * factor, 0), 1.0
     elif isinstance(factor, Tensor):

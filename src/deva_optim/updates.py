@@ -11,33 +11,36 @@ import torch
 from torch import Tensor
 
 from . import bases
-from .adaptations import ADAM, Adaptation, Evidence, ema_mass
+from .adaptations import ADAM, Adaptation, Evidence, Number, ema_mass
 from .directions import frobenius, inverse_norm, msign, settled_sign
 
 if TYPE_CHECKING:
     from .stack import Stack
 
 
-def composed_(stack: Stack) -> Tensor:
-    """restore(Γ ⊙ direction(project(D))), where D is what the momentum shows the direction."""
+def composed_(stack: Stack) -> tuple[Tensor, Number]:
+    """restore(Γ ⊙ direction(project(D))) and κ; D is what the momentum shows the direction."""
     method, M = stack.method, stack.read("exp_avg")
     D = method.momentum(stack)
     Q_L, Q_R = _bases(stack)
     M_ = bases.project(M, Q_L, Q_R)
     D_ = M_ if D is M else bases.project(D, Q_L, Q_R)
     if method.adaptation is None:
-        return bases.restore(_direction(stack, D_), Q_L, Q_R)
+        return bases.restore(_direction(stack, D_), Q_L, Q_R), 1.0
     if method.direction == "sign" and D is M:  # sign(m) |m| is m: no sign needs to be taken
-        U = adapt_(stack, method.adaptation, M_, M_, M_)
+        U, kappa = adapt_(stack, method.adaptation, M_, M_, M_)
     else:
         O = _direction(stack, D_)
         signal = M_.abs() if method.direction == "sign" else M_  # which a spectral Γ has no use for
-        U = adapt_(stack, method.adaptation, signal, M_, O).mul_(O)
-    return bases.restore(U, Q_L, Q_R)
+        gamma, kappa = adapt_(stack, method.adaptation, signal, M_, O)
+        U = gamma.mul_(O)
+    return bases.restore(U, Q_L, Q_R), kappa
 
 
-def adapt_(stack: Stack, adaptation: Adaptation, signal: Tensor, M: Tensor, O: Tensor) -> Tensor:
-    """Γ, after its running averages have taken in what this step measures."""
+def adapt_(
+    stack: Stack, adaptation: Adaptation, signal: Tensor, M: Tensor, O: Tensor
+) -> tuple[Tensor, Number]:
+    """Γ and κ, after the running averages have taken in what this step measures."""
     beta1, beta2, _ = stack.betas
     measured = adaptation.measure(_source(stack, adaptation, M, O))
     names = tuple(adaptation.moments(stack.part.shape))
@@ -46,20 +49,20 @@ def adapt_(stack: Stack, adaptation: Adaptation, signal: Tensor, M: Tensor, O: T
         V.lerp_(x, stack.weight(beta2, stack.gate))
     stack.commit(*names)
     t = stack.t
-    s = stack.broadcast(ema_mass(t, beta1))
-    w = stack.broadcast(adaptation.mass(t, beta1, beta2))
-    return adaptation.gamma(Evidence(signal, measured, moments, s, w, stack.group["eps"]))
+    s, w = ema_mass(t, beta1), adaptation.mass(t, beta1, beta2)
+    evidence = Evidence(signal, measured, moments, stack.shaped(w), stack.group["eps"])
+    return adaptation.gamma(evidence), stack.shaped(adaptation.kappa(s, w))
 
 
-def shampoo_(stack: Stack) -> Tensor:
+def shampoo_(stack: Stack) -> tuple[Tensor, Number]:
     """L^(−1/4) M R^(−1/4), grafted to the size of Adam's update where a second moment is kept."""
     M, D = stack.read("exp_avg"), stack.method.momentum(stack)
     P_L, P_R = (stack.read(k) if stack.has(k) else None for k in ("root_left", "root_right"))
     U = bases.restore(D, P_L, P_R)  # the roots are symmetric
     if stack.method.adaptation is None:
-        return U
-    A = adapt_(stack, ADAM, M, M, M)
-    return U * (frobenius(A) * inverse_norm(U))
+        return U, 1.0
+    A, kappa = adapt_(stack, ADAM, M, M, M)
+    return U * (frobenius(A) * inverse_norm(U)), kappa
 
 
 # How the momentum takes in a gradient, and what it shows the direction --------------------------

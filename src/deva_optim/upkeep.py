@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from . import bases
+from .adaptations import ema_mass
 from .bases import SIDES
 
 if TYPE_CHECKING:
@@ -131,13 +132,13 @@ def _decompose_(stack: Stack) -> None:
 def _root_(stack: Stack) -> None:
     accumulate_(stack)
     root = 2 * sum(stack.has(f"root_{side}") for side in SIDES)
-    mass = stack.broadcast(1 - stack.betas[2] ** stack.t)  # the covariances start from zero
+    mass = ema_mass(stack.t, stack.betas[2])  # the covariances start from zero
 
     def solve(members: list[int]) -> Solve:
-        corrections = torch.stack([mass[i] for i in members])
-        return lambda L, P: bases.inverse_root(
-            L / corrections, P, root=root, eps=stack.group["eps"]
-        )
+        shaped = stack.shaped(mass)
+        if isinstance(shaped, Tensor):
+            shaped = torch.stack([shaped[i] for i in members])
+        return lambda L, P: bases.inverse_root(L / shaped, P, root=root, eps=stack.group["eps"])
 
     if stack.fresh is not None:
         renew_(stack, "root", solve(_everyone(stack)), _everyone(stack), where=stack.fresh)

@@ -22,8 +22,8 @@ class DeVA(Engine):
 
     Embeddings, output heads, biases, norms, scalars and positional tables are the rest; what is
     what is found through the model (see `param_groups`), so pass the model itself if you can.
-    Biases, norms and scalars are not decayed. The updates have the RMS of AdamW's: a learning rate
-    that is right for AdamW is a good one to start from.
+    Biases, norms and scalars are not decayed. The updates of matrices have the RMS of AdamW's: a
+    learning rate that is right for AdamW is a good one to start from.
 
     Args:
         params: A model, its parameters, its named parameters, or parameter groups. Groups without a
