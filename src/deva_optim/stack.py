@@ -145,7 +145,8 @@ class Stack:
 def apply_(stack: Stack, U: Tensor, kappa: Number) -> None:
     """X ← (1 − ηλ) X − η s κ U for every parameter of the stack."""
     lr, decay = stack.group["lr"], stack.group["weight_decay"]
-    rate = (lr.reshape(()) if isinstance(lr, Tensor) else lr) * stack.method.rate(stack.part.shape)
+    lr = lr.reshape(()).to(stack.dtype) if isinstance(lr, Tensor) else lr
+    rate = lr * stack.method.rate(stack.part.shape)
     factor = rate * stack.method.scale(U) * kappa
     if stack.gate is not None:
         U, factor = torch.where(stack.broadcast(stack.gate), U * factor, 0), 1.0

@@ -34,8 +34,8 @@ class AdamW(Engine):
     >>> weight = torch.nn.Parameter(torch.ones(3))
     >>> weight.grad = torch.tensor([1.0, -2.0, 0.0])
     >>> AdamW([weight], lr=0.1, weight_decay=0.0).step()
-    >>> weight.tolist()
-    [0.8999999761581421, 1.100000023841858, 1.0]
+    >>> weight.detach()
+    tensor([0.9000, 1.1000, 1.0000])
 
     References:
         Loshchilov and Hutter, *Decoupled Weight Decay Regularization*, 2019.
