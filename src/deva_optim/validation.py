@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, TypeGuard, get_args
 
 import torch
 from torch import Tensor
@@ -115,7 +115,7 @@ def _lr(name: str, value: object) -> None:
 
 
 def _not_negative(name: str, value: object) -> None:
-    if not _is_number(value) or not 0 <= value < math.inf:  # type: ignore[operator]
+    if not _is_number(value) or not 0 <= value < math.inf:
         raise ValueError(f"{name} must be at least 0 and finite, got {value!r}")
 
 
@@ -127,7 +127,7 @@ def _betas(name: str, value: object) -> None:
 
 
 def _decay(name: str, value: object) -> None:
-    if not _is_number(value) or not 0 <= value < 1:  # type: ignore[operator]
+    if not _is_number(value) or not 0 <= value < 1:
         raise ValueError(f"{name} must be in [0, 1), got {value!r}")
 
 
@@ -158,7 +158,7 @@ def _foreach(name: str, value: object) -> None:
         raise TypeError(f"{name} must be None, True or False, got {value!r}")
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

@@ -1,7 +1,8 @@
 """The optimizers: signature, defaults and documentation of each; the engine does the work."""
 
 from .deva import DeVA, DeVALinf, DeVASinf
-from .matrix import SOAP, AdaMuon, Muon, Shampoo, SPlus
+from .kronecker import SOAP, Shampoo, SPlus
+from .spectral import AdaMuon, Muon
 from .vector import AdamW, Lion, Signum
 
 __all__ = [
