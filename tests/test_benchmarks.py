@@ -1,0 +1,343 @@
+"""The benchmark counts what it says it counts. No test asserts a time."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+import deva_optim as do
+from benchmarks import results, step
+from benchmarks.checks import Check, checks
+from benchmarks.flops import Flops, count_flops, profiled
+from benchmarks.machine import CpuTimes, others_share
+from benchmarks.memory import State, peak_bytes, state_bytes
+from benchmarks.plain_muon import PlainMuon
+from benchmarks.results import ONE, Result, SetResult, check_memory, measure_set
+from benchmarks.settings import Settings, matching
+from benchmarks.shapes import SETS, matrices, shape_set
+from benchmarks.subjects import SUBJECTS, Subject
+from benchmarks.timing import Timing, make_case, random_gradients, ratios
+from deva_optim.methods import METHODS, method_of
+
+TINY = Settings(rounds=2, steps=2, refresh_every=2, warmup=3, gradients=2, peak_size=32)
+TINY_OPTIONS = (
+    *("--rounds", "2", "--steps", "2", "--refresh-every", "2"),
+    *("--warmup", "3", "--peak-size", "32"),
+)
+ODD = ((5, 7), (7, 5), (6, 6), (2, 9), (3, 4, 5), (3, 5, 5), (8, 3, 3, 3))
+HERE = [subject for subject in SUBJECTS.values() if subject.missing is None]
+OURS = [subject for subject in HERE if subject.kind == "ours"]
+
+
+def named(subjects: list[Subject]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("subject", subjects, ids=lambda subject: subject.name)
+
+
+def quiet(message: str) -> None:
+    pass
+
+
+# Shapes ------------------------------------------------------------------------------------------
+
+
+def test_gpt2_small_has_all_its_hidden_matrices() -> None:
+    embeddings, positions = 50257 * 768, 1024 * 768
+    biases_of_a_block = 3 * 768 + 768 + 4 * 768 + 768
+    norms = 25 * 2 * 768
+    rest = embeddings + positions + 12 * biases_of_a_block + norms
+    assert shape_set("gpt2-small").numel + rest == 124_439_808
+
+
+def test_resnet20_has_all_its_convolutions() -> None:
+    norms, head = 2 * (7 * 16 + 6 * 32 + 6 * 64), 64 * 10 + 10
+    assert shape_set("resnet20").numel + norms + head == 269_722
+
+
+def test_a_llama_block_has_all_its_matrices() -> None:
+    embedding, norms = 128_256 * 2048, (2 * 16 + 1) * 2048
+    assert 16 * shape_set("llama-1b-block").numel + embedding + norms == 1_235_814_400
+
+
+def test_vit_large_has_all_its_hidden_matrices() -> None:
+    patches = 3 * 16 * 16 * 1024
+    biases_and_norms_of_a_block = (3 + 1 + 4 + 1 + 2 * 2) * 1024
+    tokens, last_norm, head = (1 + 197 + 1) * 1024, 2 * 1024, 1024 * 1000 + 1000
+    rest = 24 * biases_and_norms_of_a_block + tokens + last_norm + head
+    assert shape_set("vit-l").shapes[0] == (1024, 3, 16, 16)
+    assert math.prod(shape_set("vit-l").shapes[0]) == patches
+    assert shape_set("vit-l").numel + rest == 304_326_632
+
+
+def test_blocks_and_widths_can_be_chosen() -> None:
+    assert shape_set("gpt-256").numel == 4 * 12 * 256**2
+    assert shape_set("gpt-256:1").numel == shape_set("gpt-256").numel / 4
+    assert shape_set("gpt-40").shapes == (*4 * ((40, 40),), (160, 40), (40, 160))
+    with pytest.raises(ValueError, match=r"'gpt2-smal', did you mean 'gpt2-small'\?"):
+        shape_set("gpt2-smal")
+    with pytest.raises(ValueError, match="positive integer, got 'moe:0'"):
+        shape_set("moe:0")
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_matrices_hold_every_number_of_a_set(name: str) -> None:
+    for shape in shape_set(name).shapes:
+        assert sum(n * m for n, m in matrices(shape)) == math.prod(shape)
+
+
+# Subjects ----------------------------------------------------------------------------------------
+
+
+def test_every_method_is_a_subject() -> None:
+    param = torch.zeros(3, 3, requires_grad=True)
+    groups = [subject.build([param], TINY).param_groups[0] for subject in OURS]
+    assert {method_of(group).name for group in groups} == set(METHODS) - {"splus-vector"}
+
+
+def test_subjects_are_chosen_by_name_or_glob() -> None:
+    assert matching(["deva-s*", "muon"], SUBJECTS, kind="subject") == ["deva-short", "muon"]
+    with pytest.raises(ValueError, match="unknown subject 'moun', did you mean 'muon'"):
+        matching(["deva-*", "moun"], SUBJECTS, kind="subject")
+
+
+@named([subject for subject in HERE if subject.name != "heavyball-soap"])  # shares its counters
+def test_the_formula_gives_the_bytes_of_the_state(subject: Subject) -> None:
+    case = make_case("x", subject, random_gradients(ODD, TINY), TINY)
+    for _ in range(3):
+        case.step()
+    assert state_bytes(case.optimizer) == subject.state.bytes(case.shapes)
+
+
+def test_formulas_are_written_as_one_would() -> None:
+    assert State(2, squares=2).formula == "2nm + 2(n²+m²)"
+    assert State(1, ends=1, squares=2, sides="short").formula == "nm + (n+m) + 2s²"
+
+
+def test_the_yardstick_is_our_muon() -> None:
+    shapes = ((6, 6), (6, 6), (4, 9), (9, 4), (3, 11))
+    ours = [torch.randn(shape, dtype=torch.float64).requires_grad_() for shape in shapes]
+    plain = [p.detach().clone().requires_grad_() for p in ours]
+    pair: list[tuple[Optimizer, list[Tensor]]] = [(do.Muon(ours), ours), (PlainMuon(plain), plain)]
+    for t in range(5):
+        for optimizer, params in pair:
+            torch.manual_seed(t)
+            for p in params:
+                p.grad = torch.randn_like(p)
+            optimizer.step()
+    for a, b in zip(ours, plain, strict=True):  # rounding, where ours iterates on Gram matrices
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+
+
+def test_gradients_are_shared_by_those_who_take_matrices_alone() -> None:
+    gradients = random_gradients(((3, 4, 5), (8, 3, 3, 3)), TINY)
+    case = make_case("x", SUBJECTS["plain-muon"], gradients, TINY)
+    assert case.shapes == (*3 * ((4, 5),), (8, 27))
+    assert case.gradients[0][0].data_ptr() == gradients[0][0].data_ptr()
+
+
+# Counting ----------------------------------------------------------------------------------------
+
+
+def test_flops_of_known_products() -> None:
+    A, B = torch.ones(2, 3, 5), torch.ones(2, 5, 7)
+    C, product = torch.ones(3, 7), Flops(2 * 3 * 5 * 7, 0)
+    assert count_flops(lambda: A[0] @ B[0]) == product
+    assert count_flops(lambda: C.addmm_(A[0], B[0])) == product
+    assert count_flops(lambda: torch.mm(A[0], B[0], out=C)) == product
+    assert count_flops(lambda: A @ B) == Flops(2 * product.products, 0)
+    assert count_flops(lambda: A + 1) == Flops(0, 0)
+
+
+def test_flops_of_decompositions_follow_their_formulas() -> None:
+    A = torch.eye(6).repeat(2, 1, 1)
+    assert count_flops(lambda: torch.linalg.qr(A)) == Flops(0, 2 * 8 * 6**3 // 3)
+    assert count_flops(lambda: torch.linalg.eigh(A)) == Flops(0, 2 * 9 * 6**3)
+    assert count_flops(lambda: torch.linalg.cholesky(A)) == Flops(0, 2 * 6**3 // 3)
+    solve = torch.linalg.solve_triangular
+    assert count_flops(lambda: solve(A, A[..., :4], upper=True)) == Flops(0, 2 * 6**2 * 4)
+
+
+def test_a_muon_step_counts_as_on_paper() -> None:
+    case = make_case("x", SUBJECTS["plain-muon"], random_gradients(((4, 6),), TINY), TINY)
+    assert count_flops(case.step) == Flops(5 * 2 * (4 * 4 * 6 + 4**3 + 4 * 4 * 6), 0)
+
+
+def test_peak_of_known_allocations() -> None:
+    A = torch.ones(1000)
+
+    def two_at_once() -> None:
+        B = A + A
+        B = B + A
+        del B
+        A.add_(A)
+
+    assert peak_bytes(two_at_once) == 8000
+    assert peak_bytes(two_at_once, times=3) == 8000
+    assert peak_bytes(lambda: A.add_(A)) == 0
+
+
+def test_peak_is_that_of_a_single_run() -> None:
+    kept: list[Tensor] = []
+    assert peak_bytes(lambda: kept.append(torch.ones(1000)), times=3) == 4000
+
+
+def test_profile_sees_products_and_python() -> None:
+    A = torch.ones(64, 64)
+    profile = profiled(lambda: A @ A, 3)
+    assert {"mm", "python"} <= set(profile.shares)
+    assert 0 < profile.products < profile.seconds
+
+
+# Statistics --------------------------------------------------------------------------------------
+
+
+def test_timing_takes_medians_over_rounds() -> None:
+    timing = Timing(((1.0, 3.0), (1.0, 5.0), (101.0, 3.0)))  # the 101 is a hiccup
+    assert timing.worst == 5.0
+    assert timing.mean == 3.0
+    assert timing.median == 3.0
+    assert timing.phases == [1.0, 3.0]
+    assert ratios(timing, Timing(((1.0, 1.0),) * 3)) == [2.0, 3.0, 52.0]
+
+
+def test_others_are_what_is_busy_and_not_us() -> None:
+    before = CpuTimes(total=100.0, busy=40.0, own=10.0)
+    assert others_share(before, CpuTimes(total=120.0, busy=55.0, own=20.0)) == 0.25
+    assert others_share(None, before) is None
+
+
+def test_checks_are_judged_as_they_are_shown() -> None:
+    assert Check(1, "", 0.7504, "≤", 0.75).holds
+    assert not Check(1, "", 0.7506, "≤", 0.75).holds
+    assert Check(7, "", 0.6, "≥", 0.6).holds
+    assert str(Check(7, "share", 0.5, "≥", 0.6)).endswith("0.500 ≥ 0.6   FAILS")
+
+
+def made_up(seconds: dict[str, float], shapes: str = "gpt-8") -> SetResult:
+    """Results in which every step of a subject takes as long as it is told here."""
+    told = {}
+    for name, time in seconds.items():
+        subject = SUBJECTS[name.removesuffix(ONE)]
+        timing = Timing(((time, time),) * 2)
+        told[name] = Result(name, subject.kind, subject.refreshes, timing, 64, 128, "2nm", 128)
+    return SetResult(shape_set(shapes), told, {}, peak=1e9)
+
+
+def test_checks_compare_what_was_measured() -> None:
+    found = checks(made_up({"muon": 1.0, "plain-muon": 2.0, "deva-short": 1.6}), TINY)
+    verdicts = [(check.number, check.value, check.holds) for check in found]
+    assert verdicts == [(1, 0.5, True), (2, 1.6, False), (6, 1.0, True), (9, 0.0, True)]
+
+
+def test_a_hundred_tiny_problems_are_compared_with_one() -> None:
+    found = checks(made_up({"muon": 3.5, "muon/one": 1.0}, "tiny-batch"), TINY)
+    assert [(check.number, check.value, check.holds) for check in found] == [(8, 3.5, False)]
+
+
+# The whole ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_run_makes_a_table_a_document_and_a_chart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert step.main(["gpt-6", *TINY_OPTIONS, "--out", str(tmp_path / "a")]) == 0
+    shown = capsys.readouterr().out
+    document = json.loads((tmp_path / "a.json").read_text())
+    assert document["settings"]["shapes"] == ["gpt-6"]
+    assert {"commit", "cpu", "cores", "memory_gb", "threads", "versions"} <= set(
+        document["machine"]
+    )
+    (found,) = document["sets"]
+    names = [result["name"] for result in found["results"]]
+    assert names == [subject.name for subject in HERE]
+    assert set(found["left_out"]) == set(SUBJECTS) - set(names)
+    assert all(f"left out: {name}, " in shown for name in found["left_out"])
+    assert {check["number"] for check in found["checks"]} == {*range(1, 10)} - {8}
+    for result in found["results"]:
+        assert f"\n{result['name']} " in shown
+        assert len(result["timing"]["rounds"]) == len(result["ratios"]) == 2
+        assert result["state_bytes"] == result["formula_bytes"] or "heavyball" in result["name"]
+        assert result["peak_bytes"] > 0
+    ElementTree.parse(tmp_path / "a.svg")
+
+
+def test_tiny_batches_are_measured_beside_one(tmp_path: Path) -> None:
+    options = ["tiny-batch", "--only", "muon", "plain-muon", *TINY_OPTIONS]
+    assert step.main([*options, "--out", str(tmp_path / "a")]) == 0
+    (found,) = json.loads((tmp_path / "a.json").read_text())["sets"]
+    names = ["muon", "muon/one", "plain-muon", "plain-muon/one"]
+    assert [result["name"] for result in found["results"]] == names
+    assert [check["number"] for check in found["checks"]] == [8]
+
+
+def test_growth_with_the_width(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--dims", "8,4", "--only", "muon", "signum", "--no-profile"]
+    assert step.main([*options, *TINY_OPTIONS, "--out", str(tmp_path / "deep" / "b")]) == 0
+    assert "mean ms  gpt-4:1  gpt-8:1\nmuon" in capsys.readouterr().out
+    ElementTree.parse(tmp_path / "deep" / "b.svg")
+
+
+def test_strictness_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing = made_up({"muon": 1.0, "deva-short": 2.0})
+    monkeypatch.setattr(step, "measure_set", lambda *arguments: failing)
+    options = ["gpt-8", "--out", str(tmp_path / "c")]
+    assert step.main(options) == 0
+    assert step.main([*options, "--strict"]) == 1
+
+
+def test_a_peer_that_fails_is_left_out() -> None:
+    def broken(params: list[Tensor], settings: Settings) -> Optimizer:
+        raise RuntimeError("no compiler\nand a long story")
+
+    peer = replace(SUBJECTS["torch-adamw"], build=broken)
+    missing = replace(SUBJECTS["heavyball-soap"], needs=("not_a_package", "SOAP"))
+    old = replace(SUBJECTS["torch-muon"], needs=("torch.optim", "NotYet"))
+    settings = replace(TINY, profile=False)
+    subjects = [peer, missing, old, SUBJECTS["muon"]]
+    found = measure_set(shape_set("gpt-4"), subjects, settings, quiet)
+    assert list(found.results) == ["muon"]
+    assert found.left_out == {
+        "heavyball-soap": "not_a_package is not installed",
+        "torch-muon": "this version of torch has no NotYet",
+        "torch-adamw": "RuntimeError: no compiler",
+    }
+    with pytest.raises(RuntimeError, match="no compiler"):
+        measure_set(shape_set("gpt-4"), [replace(peer, kind="ours")], settings, quiet)
+
+
+def test_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "available_bytes", lambda: 10**9)
+    with pytest.raises(ValueError, match="vit-l needs .* GB .* 1 GB are free; choose .* vit-l:1"):
+        check_memory(shape_set("vit-l"), OURS, TINY)
+    check_memory(shape_set("gpt-64"), OURS, TINY)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--only", "moun"], "unknown subject 'moun', did you mean 'muon'"),
+        (["gpt2"], "unknown shape set 'gpt2', did you mean 'gpt2-small'"),
+        (["--baseline", "adam"], "unknown baseline 'adam', did you mean 'adamw'"),
+        (["--steps", "15"], "steps must be a multiple of refresh_every (10), got 15"),
+        (["--rounds", "1"], "rounds must be at least 2 to have a spread, got 1"),
+        (["--dims", "64,x"], "invalid widths value: '64,x'"),
+    ],
+)
+def test_mistakes_are_named(
+    options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        step.main(options)
+    assert message in capsys.readouterr().err
+
+
+def test_the_list_names_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    assert step.main(["--list"]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in (*SETS, *SUBJECTS))
