@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import deva_optim as do
 from deva_optim import bases
+from deva_optim.householder import orthonormalise_
 from optimizers import OPTIMIZERS
 
 
@@ -17,6 +18,13 @@ def covariance(n: int, rank: int | None = None, seed: int = 0) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     A = torch.randn(n, rank or n, generator=generator, dtype=torch.float64)
     return A @ A.mT
+
+
+def renewed(solve_, L: Tensor, Q: Tensor, **settings) -> Tensor:
+    """What `solve_` makes of Q, and Q left as it was."""
+    new = Q.clone(memory_format=torch.contiguous_format)
+    solve_(L, new, **settings)
+    return new
 
 
 def off_diagonal(L: Tensor, Q: Tensor) -> float:
@@ -29,16 +37,16 @@ def test_refreshing_converges_to_the_eigenvectors(n, seed):
     L = covariance(n, seed=seed)
     Q = torch.eye(n, dtype=torch.float64)
     for _ in range(3000):
-        Q = bases.refresh(L, Q)
+        Q = renewed(bases.refresh_, L, Q)
     assert off_diagonal(L, Q) < 1e-2  # power iteration: as slow as two eigenvalues are close
 
 
 @given(st.integers(2, 8), st.integers(0, 100), st.booleans())
 def test_a_refresh_keeps_the_basis_orthonormal_and_its_columns_in_place(n, seed, singular):
     L = covariance(n, max(1, n // 2) if singular else None, seed)
-    Q = bases.eigenbasis(L, torch.eye(n, dtype=torch.float64))
+    Q = renewed(bases.eigenbasis_, L, torch.eye(n, dtype=torch.float64))
     shuffled = Q[:, torch.randperm(n, generator=torch.Generator().manual_seed(seed))]
-    new = bases.refresh(L, shuffled)
+    new = renewed(bases.refresh_, L, shuffled)
     assert torch.allclose(new.mT @ new, torch.eye(n, dtype=torch.float64), atol=1e-12)
     # Eigenvectors stay where they were (up to sign); those of the null space are arbitrary.
     kept = (L @ shuffled).norm(dim=0) > 1e-8 * L.norm()
@@ -49,16 +57,16 @@ def test_a_refresh_keeps_the_basis_orthonormal_and_its_columns_in_place(n, seed,
 def test_a_batch_is_refreshed_matrix_by_matrix():
     L = torch.stack([covariance(4, seed=i) for i in range(6)]).view(2, 3, 4, 4)
     Q = torch.eye(4, dtype=torch.float64).expand(2, 3, 4, 4)
-    together = bases.refresh(L, Q)
+    together = renewed(bases.refresh_, L, Q)
     for i in range(2):
         for j in range(3):
-            torch.testing.assert_close(together[i, j], bases.refresh(L[i, j], Q[i, j]))
+            torch.testing.assert_close(together[i, j], renewed(bases.refresh_, L[i, j], Q[i, j]))
 
 
 @given(st.integers(2, 6), st.sampled_from([2, 4]), st.integers(0, 50))
 def test_inverse_root(n, root, seed):
     L = covariance(n, seed=seed) + torch.eye(n, dtype=torch.float64)
-    P = bases.inverse_root(L, torch.zeros_like(L), root=root, eps=0.5)
+    P = renewed(bases.inverse_root_, L, torch.zeros_like(L), root=root, eps=0.5)
     expected = torch.linalg.inv(L + 0.5 * torch.eye(n, dtype=torch.float64))
     torch.testing.assert_close(torch.linalg.matrix_power(P, root), expected)
 
@@ -79,6 +87,32 @@ def test_sides(sides, max_dim, expected):
     assert bases.sides_with_basis(4, 4, sides=sides, max_dim=10) == (True, True)
 
 
+# The Q of a QR ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [1, 3, 96, 511, 512, 600])  # 512 and up go panel by panel
+@pytest.mark.parametrize("kind", ["full", "dependent columns", "zero columns", "zero"])
+def test_orthonormalise_is_the_q_of_a_qr(n, kind):
+    generator = torch.Generator().manual_seed(n)
+    A = torch.randn(2, n, n, generator=generator, dtype=torch.float64)
+    A = A * torch.logspace(0, -6, n, dtype=torch.float64)
+    if kind == "dependent columns":
+        A[:, :, n // 2] = A[:, :, 0]
+    if kind == "zero columns":
+        A[:, :, ::3] = 0
+    if kind == "zero":
+        A.zero_()
+    Q = A.clone()
+    orthonormalise_(Q)
+    identity = torch.eye(n, dtype=torch.float64).expand_as(Q)
+    # n times the rounding of float64, as is usual for n reflections
+    torch.testing.assert_close(Q.mT @ Q, identity, rtol=0, atol=n * 1e-15 + 1e-14)
+    assert (Q.mT @ A).tril(-1).abs().max() <= (n * 1e-15 + 1e-14) * 10
+    if kind == "full":
+        expected = torch.linalg.qr(A).Q
+        torch.testing.assert_close(Q.abs(), expected.abs(), rtol=0, atol=1e-8)  # × condition, 1e6
+
+
 # Decompositions that fail -----------------------------------------------------------------------
 
 
@@ -96,17 +130,25 @@ def failing(real, how: str, dtypes: tuple[torch.dtype, ...]):
 
 
 @pytest.mark.parametrize("how", ["raises", "nan"])
-@pytest.mark.parametrize("name", ["eigh", "qr"])
-def test_a_failed_decomposition_is_tried_again_in_float64(name, how, monkeypatch):
-    solve = {"eigh": bases.eigenbasis, "qr": bases.refresh}[name]
+def test_a_failed_decomposition_is_tried_again_in_float64(how, monkeypatch):
     L = torch.stack([covariance(4, seed=i) for i in range(3)]).float()
     Q = torch.linalg.qr(torch.randn(3, 4, 4)).Q
-    expected = solve(L, Q)
-    real = getattr(torch.linalg, name)
-    monkeypatch.setattr(torch.linalg, name, failing(real, how, (torch.float32,)))
-    torch.testing.assert_close(solve(L, Q).abs(), expected.abs(), rtol=0, atol=1e-4)
-    monkeypatch.setattr(torch.linalg, name, failing(real, how, (torch.float32, torch.float64)))
-    assert torch.equal(solve(L, Q), Q)
+    expected = renewed(bases.eigenbasis_, L, Q)
+    real = torch.linalg.eigh
+    monkeypatch.setattr(torch.linalg, "eigh", failing(real, how, (torch.float32,)))
+    found = renewed(bases.eigenbasis_, L, Q)
+    torch.testing.assert_close(found.abs(), expected.abs(), rtol=0, atol=1e-4)
+    monkeypatch.setattr(torch.linalg, "eigh", failing(real, how, (torch.float32, torch.float64)))
+    assert torch.equal(renewed(bases.eigenbasis_, L, Q), Q)
+
+
+@pytest.mark.parametrize("how", ["raises", "nan"])
+def test_a_failed_refresh_starts_again_from_the_eigenvectors(how, monkeypatch):
+    L = torch.stack([covariance(4, seed=i) for i in range(3)]).float()
+    Q = torch.linalg.qr(torch.randn(3, 4, 4)).Q
+    monkeypatch.setattr(torch, "geqrf", failing(torch.geqrf, how, (torch.float32,)))
+    found = renewed(bases.refresh_, L, Q)
+    assert torch.equal(found, renewed(bases.eigenbasis_, L, Q))
 
 
 def test_one_matrix_that_fails_costs_the_others_nothing(monkeypatch):
@@ -120,7 +162,7 @@ def test_one_matrix_that_fails_costs_the_others_nothing(monkeypatch):
     monkeypatch.setattr(torch.linalg, "eigh", eigh)
     L = torch.stack([covariance(3), torch.full((3, 3), 7.0, dtype=torch.float64)])
     Q = torch.eye(3, dtype=torch.float64).expand(2, 3, 3)
-    new = bases.eigenbasis(L, Q)
+    new = renewed(bases.eigenbasis_, L, Q)
     assert off_diagonal(L[0], new[0]) < 1e-12
     assert torch.equal(new[1], Q[1])
 
@@ -128,9 +170,9 @@ def test_one_matrix_that_fails_costs_the_others_nothing(monkeypatch):
 @pytest.mark.parametrize("name", ["deva-sinf", "soap", "splus", "shampoo"])
 def test_training_goes_on_when_every_decomposition_fails(name, monkeypatch):
     dtypes = (torch.float32, torch.float64)
-    for function in ("eigh", "qr"):
-        broken = failing(getattr(torch.linalg, function), "raises", dtypes)
-        monkeypatch.setattr(torch.linalg, function, broken)
+    for module, function in ((torch.linalg, "eigh"), (torch, "geqrf")):
+        broken = failing(getattr(module, function), "raises", dtypes)
+        monkeypatch.setattr(module, function, broken)
     p = nn.Parameter(torch.randn(4, 6))
     start = p.square().sum().item()
     optimizer = OPTIMIZERS[name]([p], lr=0.5 if name == "splus" else 0.02, refresh_every=3)

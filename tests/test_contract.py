@@ -24,7 +24,10 @@ from optimizers import MATRIX, OPTIMIZERS
 Params = list[nn.Parameter]
 History = list[list[Tensor | None]]  # the gradients of each step
 
-OPTIONS: dict[str, Any] = {"lr": 2**-6, "weight_decay": 0.125, "refresh_every": 2}
+# Without staggering, a parameter moves as it would in an optimizer of its own.
+OPTIONS: dict[str, Any] = {
+    "lr": 2**-6, "weight_decay": 0.125, "refresh_every": 2, "stagger": False,
+}  # fmt: skip
 SHAPES = ((), (5,), (4, 4), (3, 5), (5, 3), (1, 4), (4, 1), (2, 3, 4), (4, 2, 3, 3))
 AS_MATRIX = {"role": "matrix", "sides": "short"}
 HALF = (torch.bfloat16, torch.float16)

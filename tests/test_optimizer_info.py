@@ -59,7 +59,7 @@ MOMENTUM: dict[str, Kwargs] = {"momentum": {"momentum": 0.8}}
 MSIGN: dict[str, Kwargs] = {"msign": {"msign": "polar-express"}, "exact msign": {"msign": "svd"}}
 REST: dict[str, Kwargs] = {"rest": {"rest": "signum", "rest_betas": (0.8, 0.9)}}
 SIDES: dict[str, Kwargs] = {
-    "refresh_every": {"refresh_every": 3},
+    "refresh_every": {"refresh_every": 3, "stagger": False},
     "sides": {"sides": "short"},
     "max_dim": {"max_dim": 4},
 }
@@ -130,6 +130,7 @@ BAD_VALUES: list[tuple[Kwargs, type[Exception], str]] = [
     ({"rest_betas": (0.9, 2)}, ValueError, r"rest_betas\[1\] must be in \[0, 1\), got 2"),
     ({"eps": -1e-8}, ValueError, "eps must be at least 0 and finite"),
     ({"ema_rate": 1}, ValueError, r"ema_rate must be in \[0, 1\), got 1"),
+    ({"stagger": 1}, TypeError, "stagger must be True or False, got 1"),
     ({"refresh_every": 0}, ValueError, "refresh_every must be a whole number of at least 1"),
     ({"max_dim": 0}, ValueError, "max_dim must be a whole number of at least 1"),
     ({"sides": "long"}, ValueError, "sides must be one of both, short, got 'long'"),

@@ -228,7 +228,7 @@ def test_soap_is_pytorch_optimizers(monkeypatch, max_dim, maximize):
     shrinks = [1 - lr * decay] * len(ours)
     theirs = scaled(ours, shrinks)
     settings = {"lr": lr, "weight_decay": decay, "maximize": maximize}
-    mine = do.SOAP(ours, betas=betas, refresh_every=4, max_dim=max_dim, **settings)
+    mine = do.SOAP(ours, betas=betas, refresh_every=4, stagger=False, max_dim=max_dim, **settings)
     peer = po.SOAP(
         theirs,
         betas=betas[:2],
@@ -265,7 +265,7 @@ def test_splus_is_pytorch_optimizers(monkeypatch):
     shrinks = [1 - rate * decay for rate in rates]
     theirs = scaled(ours, shrinks)
     settings = {"lr": lr, "weight_decay": decay, "betas": (0.8, 0.9), "ema_rate": 0.9}
-    mine = do.SPlus(ours, refresh_every=4, **settings)
+    mine = do.SPlus(ours, refresh_every=4, stagger=False, **settings)
     peer = po.SPlus(theirs, inverse_steps=4, **settings)
     for t in range(1, 31):
         gradients = noise(ours)
@@ -297,7 +297,7 @@ def test_shampoo_is_pytorch_optimizers(every):
     lr, decay, eps = 0.3, 0.1, 0.1
     _, theirs = twins(*MATRICES)
     ours = scaled(theirs, [(1 - lr * decay) ** (every - 1)] * len(theirs))
-    mine = do.Shampoo(ours, refresh_every=every, graft="none")
+    mine = do.Shampoo(ours, refresh_every=every, stagger=False, graft="none")
     peer = po.Shampoo(
         theirs,
         lr=lr,
@@ -348,7 +348,7 @@ def test_grafted_shampoo_is_pytorch_optimizers(shapes, sides, preconditioned):
     lr, decay, beta2, every = 0.1, 0.2, 0.9, 4
     ours, theirs = twins(*shapes)
     mine = do.Shampoo(
-        ours, betas=(0.0, beta2, beta2), eps=0.0, refresh_every=every, graft="adam", sides=sides
+        ours, betas=(0.0, beta2, beta2), eps=0.0, refresh_every=every, stagger=False, sides=sides
     )
     peer = po.ScalableShampoo(
         theirs,

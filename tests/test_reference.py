@@ -91,7 +91,7 @@ def test_agrees_with_the_reference(case, kind):
     ref_name, name, settings = CASES[case]
     if kind == "rank-deficient" and ref_name == "soap":
         # Along the null space SOAP divides rounding by rounding plus ε: ε must be the larger.
-        settings = {**settings, "eps": 1e-3}
+        settings = {**settings, "eps": 1e-2}
     mine, theirs = told(name, ref_name, settings)
     grads = gradients(kind)
     X = np.random.default_rng(1).normal(size=grads[0].shape)

@@ -17,8 +17,13 @@ import torch
 from torch import Tensor
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]  # torch does not list it
 
+from .householder import orthonormalise_
+from .terms import Product, product
+
 Side = Tensor | None
 SIDES: Final = ("left", "right")
+
+_STRIP: Final = 512  # rows or columns of a basis that are moved at a time, to save memory
 
 
 def sides_with_basis(n: int, m: int, *, sides: str, max_dim: int) -> tuple[bool, bool]:
@@ -30,38 +35,43 @@ def sides_with_basis(n: int, m: int, *, sides: str, max_dim: int) -> tuple[bool,
 
 def project(X: Tensor, Q_L: Side, Q_R: Side) -> Tensor:
     """Q_Lᵀ X Q_R: parameter coordinates to eigenbasis."""
-    X = X if Q_L is None else Q_L.mT @ X
-    return X if Q_R is None else X @ Q_R
+    X = X if Q_L is None else product(Q_L.mT, X)
+    return X if Q_R is None else product(X, Q_R)
 
 
-def restore(X: Tensor, Q_L: Side, Q_R: Side) -> Tensor:
-    """Q_L X Q_Rᵀ: eigenbasis to parameter coordinates."""
-    X = X if Q_L is None else Q_L @ X
-    return X if Q_R is None else X @ Q_R.mT
+def restore(X: Tensor, Q_L: Side, Q_R: Side) -> Tensor | Product:
+    """Q_L X Q_Rᵀ: eigenbasis to parameter coordinates, the last product left to whoever adds it."""
+    if Q_R is None:
+        return X if Q_L is None else Product(Q_L, X)
+    return Product(X if Q_L is None else product(Q_L, X), Q_R.mT)
 
 
-def eigenbasis(L: Tensor, Q: Tensor) -> Tensor:
-    """The eigenvectors of L, or Q where they cannot be computed."""
-    return _solve(lambda A: torch.linalg.eigh(A).eigenvectors, L, keep=Q)
+def eigenbasis_(L: Tensor, Q: Tensor) -> None:
+    """Q ← the eigenvectors of L, unless they cannot be computed."""
+    Q.copy_(_solve(lambda A: torch.linalg.eigh(A).eigenvectors, L, keep=Q))
 
 
-def refresh(L: Tensor, Q: Tensor) -> Tensor:
-    """Q after one power iteration with L and a QR, its columns in the order they had.
+def refresh_(L: Tensor, Q: Tensor) -> None:
+    """Q ← the Q of a QR of L Q, a power iteration, its columns in the order they had.
 
     QR favours the columns that come first, so they are sorted by Rayleigh quotient for it and put
     back afterwards: whatever was measured along column i of Q still belongs to column i.
     """
-    P = L @ Q
-    rayleigh = (Q * P).sum(-2)
-    order = rayleigh.argsort(-1, descending=True).unsqueeze(-2)
-    back = order.argsort(-1)
-    Q_sorted = Q.take_along_dim(order, -1)
-    P_sorted = P.take_along_dim(order, -1)
-    return _solve(_orthonormal, P_sorted, keep=Q_sorted).take_along_dim(back, -1)
+    rayleigh = torch.cat([_multiply_(L, columns) for columns in torch.split(Q, _STRIP, -1)], -1)
+    order = rayleigh.argsort(-1, descending=True)
+    _reorder_(Q, order)
+    try:
+        orthonormalise_(Q)
+    except LinAlgError:
+        Q.fill_(torch.nan)
+    _reorder_(Q, order.argsort(-1))
+    if Q.device.type == "cpu" and not Q.sum().isfinite():  # an accelerator would have to wait
+        Q.copy_(torch.eye(Q.shape[-1], dtype=Q.dtype))
+        eigenbasis_(L, Q)
 
 
-def inverse_root(L: Tensor, P: Tensor, *, root: int, eps: float) -> Tensor:
-    """(L + εI)^(−1/root), or P where it cannot be computed."""
+def inverse_root_(L: Tensor, P: Tensor, *, root: int, eps: float) -> None:
+    """P ← (L + εI)^(−1/root), unless it cannot be computed."""
 
     def inverse_power(A: Tensor) -> Tensor:
         eigenvalues, Q = torch.linalg.eigh(A)
@@ -71,12 +81,21 @@ def inverse_root(L: Tensor, P: Tensor, *, root: int, eps: float) -> Tensor:
         power: Tensor = (Q * scale.unsqueeze(-2)) @ Q.mT
         return power
 
-    return _solve(inverse_power, L, keep=P)
+    P.copy_(_solve(inverse_power, L, keep=P))
 
 
-def _orthonormal(A: Tensor) -> Tensor:
-    Q: Tensor = torch.linalg.qr(A).Q
-    return Q
+def _multiply_(L: Tensor, X: Tensor) -> Tensor:
+    """X ← L X for some columns; returns xᵀ L x for each."""
+    Y = product(L, X)
+    rayleigh = X.mul_(Y).sum(-2)
+    X.copy_(Y)
+    return rayleigh
+
+
+def _reorder_(Q: Tensor, order: Tensor) -> None:
+    """Put the columns of Q into this order."""
+    for rows in torch.split(Q, _STRIP, -2):
+        rows.copy_(rows.gather(-1, order.unsqueeze(-2).expand_as(rows)))
 
 
 def _solve(decompose: Callable[[Tensor], Tensor], A: Tensor, *, keep: Tensor) -> Tensor:

@@ -13,6 +13,8 @@ from typing import Final, Literal, get_args
 import torch
 from torch import Tensor
 
+from .terms import Product, Term, compact, value
+
 MsignKind = Literal["newton-schulz", "polar-express", "svd"]
 MSIGN_KINDS: Final = get_args(MsignKind)
 
@@ -65,54 +67,68 @@ def msign(X: Tensor, kind: MsignKind = "newton-schulz") -> Tensor:
             "use torch.sign for a vector"
         )
     A = X.float() if X.dtype in (torch.float16, torch.bfloat16) else X
+    return value(polar(A, kind)).to(X.dtype)
+
+
+def polar(A: Tensor, kind: MsignKind, *, scratch: bool = False) -> Product:
+    """The matrix sign of A as the last product that it takes; scratch memory is used up."""
     if kind == "newton-schulz":
-        return _iterate(A, NEWTON_SCHULZ, safety=1.0).to(X.dtype)
+        return _iterate(A, NEWTON_SCHULZ, safety=1.0, scratch=scratch)
     if kind == "polar-express":
-        return _iterate(A, POLAR_EXPRESS, safety=_SAFETY).to(X.dtype)
+        return _iterate(A, POLAR_EXPRESS, safety=_SAFETY, scratch=scratch)
     if kind == "svd":
-        return _polar_factor(A).to(X.dtype)
+        return _decompose(A)
     raise ValueError(f"kind must be one of {', '.join(MSIGN_KINDS)}, got {kind!r}")
 
 
-def _iterate(A: Tensor, coefficients: tuple[Quintic, ...], *, safety: float) -> Tensor:
+def _iterate(
+    A: Tensor, coefficients: tuple[Quintic, ...], *, safety: float, scratch: bool
+) -> Product:
     """A after one quintic step a X + (b K + c K²) X for each triple, on its short side."""
     tall = A.shape[-2] > A.shape[-1]
     X = (A.mT if tall else A).reshape(-1, min(A.shape[-2:]), max(A.shape[-2:]))
-    X = X / (safety * frobenius(X)).clamp_min(torch.finfo(X.dtype).tiny)
+    norm = (safety * frobenius(X)).clamp_min(torch.finfo(X.dtype).tiny)
+    X = torch.div(X, norm, out=X if scratch else None)
     # In units of n³, with m = ρ n: 5 (2ρ + 1) products one way, 2ρ + 17 the other.
-    X = _by_gram(X, coefficients) if X.shape[-1] > 1.5 * X.shape[-2] else _by_steps(X, coefficients)
-    X = X.reshape(*A.shape[:-2], *X.shape[-2:])
-    return X.mT if tall else X
+    iterate = _by_gram if X.shape[-1] > 1.5 * X.shape[-2] else _by_steps
+    P, X = (
+        factor.reshape(*A.shape[:-2], *factor.shape[-2:]) for factor in iterate(X, coefficients)
+    )
+    return Product(X.mT, P.mT) if tall else Product(P, X)
 
 
-def _by_steps(X: Tensor, coefficients: tuple[Quintic, ...]) -> Tensor:
-    for a, b, c in coefficients:
-        K = X @ X.mT
-        X = torch.baddbmm(X, torch.baddbmm(K, K, K, beta=b, alpha=c), X, beta=a)
-    return X
+def _by_steps(X: Tensor, coefficients: tuple[Quintic, ...]) -> tuple[Tensor, Tensor]:
+    for quintic in coefficients[:-1]:
+        X = torch.bmm(_polynomial(torch.bmm(X, X.mT), quintic), X)
+    return _polynomial(torch.bmm(X, X.mT), coefficients[-1]), X
 
 
-def _by_gram(X: Tensor, coefficients: tuple[Quintic, ...]) -> Tensor:
-    """The same, on n×n matrices: a step is X ← P X with P = a I + b K + c K², so K ← P K P.
+def _by_gram(X: Tensor, coefficients: tuple[Quintic, ...]) -> tuple[Tensor, Tensor]:
+    """The same, on n×n matrices: a step is X ← P X, so K ← P K P.
 
     All P are polynomials of the first K and commute; X is touched at the beginning and at the end.
     """
-    K = X @ X.mT
-    R = None  # the product of the P so far
-    for i, (a, b, c) in enumerate(coefficients):
-        P = torch.baddbmm(K, K, K, beta=b, alpha=c)
-        P.diagonal(dim1=-2, dim2=-1).add_(a)
-        R = P if R is None else P @ R
-        if i < len(coefficients) - 1:
-            K = P @ K @ P
-    return X if R is None else R @ X
+    K = torch.bmm(X, X.mT)
+    P = R = _polynomial(K, coefficients[0])  # R is the product of the P so far
+    for quintic in coefficients[1:]:
+        K = torch.bmm(torch.bmm(P, K), P)
+        P = _polynomial(K, quintic)
+        R = torch.bmm(P, R)
+    return R, X
 
 
-def _polar_factor(A: Tensor) -> Tensor:
+def _polynomial(K: Tensor, quintic: Quintic) -> Tensor:
+    """P = a I + b K + c K²."""
+    a, b, c = quintic
+    P = torch.baddbmm(K, K, K, beta=b, alpha=c)
+    P.diagonal(dim1=-2, dim2=-1).add_(a)
+    return P
+
+
+def _decompose(A: Tensor) -> Product:
     U, S, Vh = torch.linalg.svd(A, full_matrices=False)
     noise = max(A.shape[-2:]) * torch.finfo(A.dtype).eps * S[..., :1]
-    polar: Tensor = (U * S.gt(noise).unsqueeze(-2)) @ Vh
-    return polar
+    return Product(U * S.gt(noise).unsqueeze(-2), Vh)
 
 
 def settled_sign(X: Tensor) -> Tensor:
@@ -125,17 +141,17 @@ def settled_sign(X: Tensor) -> Tensor:
     return X.sign() * (X.abs() > noise * X.abs().amax((-2, -1), keepdim=True))
 
 
-def spectral_scale(U: Tensor) -> float:
+def spectral_scale(U: Term) -> float:
     """0.2 √max(n, m): gives an orthogonal n×m update the RMS of AdamW's, about 0.2."""
     return 0.2 * math.sqrt(max(U.shape[-2:]))
 
 
-def rms_scale(U: Tensor) -> Tensor:
+def rms_scale(U: Term) -> Tensor:
     """What brings U to an RMS of 0.2; …×1×1."""
-    return 0.2 * math.sqrt(U.shape[-2] * U.shape[-1]) * inverse_norm(U)
+    return 0.2 * math.sqrt(U.shape[-2] * U.shape[-1]) * inverse_norm(value(U))
 
 
-def unit_scale(U: Tensor) -> float:
+def unit_scale(U: Term) -> float:
     """1: the direction already has the size of AdamW's update."""
     return 1.0
 
@@ -147,6 +163,5 @@ def inverse_norm(X: Tensor) -> Tensor:
 
 
 def frobenius(X: Tensor) -> Tensor:
-    """The Frobenius norm of each matrix; …×1×1."""
-    norm: Tensor = torch.linalg.vector_norm(X, dim=(-2, -1), keepdim=True)
-    return norm
+    """The Frobenius norm of each matrix; …×1×1, or 0-D."""
+    return compact(torch.linalg.vector_norm(X, dim=(-2, -1), keepdim=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any, Final, overload
 
@@ -12,6 +13,7 @@ from torch.optim.optimizer import Optimizer, ParamsT, StateDict
 from . import upkeep
 from .layout import Part, parts, whole
 from .methods import METHODS, Method, method_of
+from .schedule import phases, refresh_cost
 from .screen import screen
 from .skips import SkipLog
 from .stack import Entry, Stack, apply_, stacks
@@ -31,6 +33,7 @@ DEFAULTS: Final[dict[str, Any]] = {
     "variant": "default",
     "rest": "adamw",
     "refresh_every": 10,
+    "stagger": True,
     "sign_stabilize": False,
     "msign": "newton-schulz",
     "sides": "both",
@@ -59,7 +62,8 @@ class Engine(Optimizer):
         covariance_left, …    L and R
         basis_left, …         Q_L and Q_R, or root_left, … of Shampoo
         iterate_avg           the average of SPlus's iterates
-        clock                 steps since the first basis was chosen, which time its refreshes
+        clock                 what times the refreshes: it runs from the phase of the parameter on
+                              once a first basis is chosen, and is −1 less the phase before that
         waiting               matrices of the parameter that have no basis yet
         idle                  steps of the parameter that did not count for one of its matrices
 
@@ -153,15 +157,30 @@ class Engine(Optimizer):
         ]
         for _, p, name in members:
             check_gradient(p.grad, name)
+        phase = self._phases() if any(not self.state[p] for _, p, _ in members) else {}
         for group, p, name in members:
             method, pieces = _read(p, group)
             state = self.state[p]
             if not state:
-                state.update(initial_state(p, group, method, pieces))
+                state.update(initial_state(p, group, method, pieces, phase.get(p, 0)))
             entry = Entry(p, p.grad, state, group, method, pieces, name)
             if method.basis is not None:
                 entry.clock, entry.waiting = int(state["clock"]), int(state["waiting"])
             yield entry
+
+    def _phases(self) -> dict[Tensor, int]:
+        """Where the clocks start, so that the refreshes are spread over the steps."""
+        costs: defaultdict[int, dict[Tensor, int]] = defaultdict(dict)  # by period
+        for group in self.param_groups:
+            for p in group["params"] if group["stagger"] else ():
+                method, pieces = _read(p, group)
+                if method.basis is not None:
+                    costs[group["refresh_every"]][p] = refresh_cost(pieces, group)
+        return {
+            p: phase
+            for period, cost in costs.items()
+            for p, phase in zip(cost, phases(list(cost.values()), period), strict=True)
+        }
 
 
 def _advance_(stack: Stack) -> None:

@@ -47,7 +47,10 @@ class Part(NamedTuple):
 
     def fold(self, X: Tensor) -> Tensor:
         """The part of a parameter-shaped X as matrices; a view if X is contiguous."""
-        X = self.slice(X)
+        return self.cut(self.slice(X))
+
+    def cut(self, X: Tensor) -> Tensor:
+        """The slice of a parameter as matrices; a view if it is contiguous."""
         X = X.flatten(1) if self.flat else X
         if self.pieces == 1:
             return X

@@ -19,10 +19,10 @@ from .adaptations import (
     LINF,
     SPECTRAL,
     Adaptation,
-    Number,
 )
 from .averages import average_iterates_
 from .directions import rms_scale, spectral_scale, unit_scale
+from .terms import Number, Term
 from .updates import (
     composed_,
     ema_,
@@ -65,11 +65,11 @@ class Method(NamedTuple):
     basis: Basis | None
     direction: Literal["sign", "msign"]
     adaptation: Adaptation | None
-    scale: Callable[[Tensor], Tensor | float]
+    scale: Callable[[Term], Tensor | float]
     vector: str | None
     paper: str
     momentum: Callable[[Stack], Tensor] = ema_
-    update: Callable[[Stack], tuple[Tensor, Number]] = composed_
+    update: Callable[[Stack], tuple[Term, Number]] = composed_
     rate: Callable[[tuple[int, ...]], float] = unit_rate
     after: Callable[[Stack], None] | None = None
     beta3: float | None = 0.95

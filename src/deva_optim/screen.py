@@ -100,7 +100,7 @@ def _advance_clock(e: Entry, speaks: bool) -> bool:
     first = speaks and e.clock < 0
     skips = first and e.group["skip_first"]
     if first:
-        e.clock = 0
+        e.clock = -1 - e.clock  # its phase
     if e.clock >= 0 and not skips:
         e.clock += 1
     e.state["clock"].fill_(e.clock)

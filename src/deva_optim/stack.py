@@ -7,19 +7,21 @@ so that a batched product serves all of them; a stack of one is a view and copie
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
-from .adaptations import Number
 from .layout import Part
 from .methods import Method, method_of
+from .terms import Number, Term, add_, scaled, value
 
 # Copying a small tensor into a stack costs less than launching its kernels one by one; a large one
-# is better updated where it is. Matrix products gain from a batch up to larger sizes.
-ELEMENTWISE_LIMIT: Final = 2**16
+# is better updated where it is. On an accelerator matrix products gain from a batch up to larger
+# sizes; on the CPU a stack that leaves the cache only loses.
+STACK_LIMIT: Final = 2**16
 MATRIX_LIMIT: Final = 2**22
 
 PARAMETER_SHAPED: Final = ("exp_avg", "exp_avg_sq", "iterate_avg")
@@ -38,7 +40,7 @@ class Entry:
     name: str
     finite: Tensor | None = None  # 0-D, bool; None if the host knows that the gradient is
     counted: Tensor | bool = True  # whether its count of steps was advanced
-    clock: int = -1  # steps since its first basis was chosen, this one included; −1 before it
+    clock: int = -1  # steps since its first basis was chosen, this one and its phase included
     waiting: int = 0  # how many of its matrices have no basis yet
 
 
@@ -121,9 +123,17 @@ class Stack:
     def commit(self, *keys: str) -> None:
         """Write changed state back to the parameters it came from."""
         for key in keys:
-            tensors = self.tensors(key)
-            if len(tensors) > 1 or tensors[0].dtype != self.dtype:  # else a view: already there
-                torch._foreach_copy_(tensors, list(self._held[key].unbind()))
+            _scatter(self._held[key], self.tensors(key))
+
+    @contextmanager
+    def some(self, key: str, members: list[int]) -> Iterator[Tensor]:
+        """The state of some members, stacked, to be changed in place while this lasts."""
+        tensors = self.tensors(key)
+        chosen = [tensors[i] for i in members]
+        X = _gather(chosen, self.dtype)
+        yield X
+        _scatter(X, chosen)
+        self._held.pop(key, None)
 
     def tensors(self, key: str) -> list[Tensor]:
         """The state of this name, parameter by parameter."""
@@ -142,36 +152,27 @@ class Stack:
         return torch.where(self.finite.view(-1, *(1,) * (G.ndim - 1)), G, 0)
 
 
-def apply_(stack: Stack, U: Tensor, kappa: Number) -> None:
+def apply_(stack: Stack, U: Term, kappa: Number) -> None:
     """X ← (1 − ηλ) X − η s κ U for every parameter of the stack."""
     lr, decay = stack.group["lr"], stack.group["weight_decay"]
     lr = lr.reshape(()).to(stack.dtype) if isinstance(lr, Tensor) else lr
     rate = lr * stack.method.rate(stack.part.shape)
     factor = rate * stack.method.scale(U) * kappa
+    shrink: Number = rate * decay
     if stack.gate is not None:
-        U, factor = torch.where(stack.broadcast(stack.gate), U * factor, 0), 1.0
+        gate = stack.broadcast(stack.gate)
+        U, factor, shrink = scaled(U, factor, where=gate), 1.0, gate.to(stack.dtype) * shrink
     elif isinstance(factor, Tensor):
-        U, factor = U * factor, 1.0
+        U, factor = scaled(U, factor), 1.0
+    U = U if len(stack.entries) == 1 else value(U)
     for i, entry in enumerate(stack.entries):
         X = stack.part.slice(entry.param)
-        wide = X.to(stack.dtype)  # X itself unless it is in half precision
-        if decay:
-            wide.mul_(1 - _gated(stack, rate * decay, i, U))
-        wide.sub_(stack.part.unfold(U[i], entry.param), alpha=factor)
-        if wide is not X:
-            X.copy_(wide)
-
-
-def _gated(stack: Stack, shrink: Tensor | float, i: int, U: Tensor) -> Tensor | float:
-    """The decay of parameter i, or zero where its step does not count."""
-    if stack.gate is None:
-        return shrink
-    gate = stack.gate[i]
-    if gate.ndim:  # a gate for each matrix, laid out as the parameter is
-        gate = stack.part.unfold(
-            stack.broadcast(stack.gate)[i].expand_as(U[i]), stack.entries[i].param
-        )
-    return gate.to(stack.dtype) * shrink
+        wide = stack.part.cut(X).to(stack.dtype)
+        mine = U[i : i + 1] if isinstance(U, Tensor) else U
+        lost = shrink[i : i + 1] if isinstance(shrink, Tensor) and shrink.ndim else shrink
+        add_(wide.unsqueeze(0), mine, keep=1 - lost, weight=-factor)
+        if wide.data_ptr() != X.data_ptr():  # a copy: in half precision, or not laid out for it
+            X.copy_(stack.part.unfold(wide, entry.param))
 
 
 def stacks(entries: Iterable[Entry]) -> Iterator[Stack]:
@@ -202,7 +203,8 @@ def _most(entry: Entry) -> int:
     """How many parameters like this one to stack."""
     if entry.group["foreach"] is False:
         return 1
-    limit = ELEMENTWISE_LIMIT if entry.method.vector is None else MATRIX_LIMIT
+    matrices = entry.method.vector is not None and entry.param.device.type != "cpu"
+    limit = MATRIX_LIMIT if matrices else STACK_LIMIT
     return max(1, limit // max(1, entry.param.numel()))
 
 
@@ -210,3 +212,9 @@ def _gather(tensors: list[Tensor], dtype: torch.dtype) -> Tensor:
     if len(tensors) == 1:
         return tensors[0].to(dtype).unsqueeze(0)
     return torch.stack(tensors).to(dtype)
+
+
+def _scatter(X: Tensor, tensors: list[Tensor]) -> None:
+    """Undo _gather; what was a view is already there."""
+    if len(tensors) > 1 or tensors[0].dtype != X.dtype:
+        torch._foreach_copy_(tensors, list(X.unbind()))

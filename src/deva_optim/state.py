@@ -17,7 +17,7 @@ HOST_STATE: Final = ("clock", "waiting")  # steers the host, and so lives in its
 
 
 def initial_state(
-    param: Tensor, group: dict[str, Any], method: Method, parts: tuple[Part, ...]
+    param: Tensor, group: dict[str, Any], method: Method, parts: tuple[Part, ...], phase: int = 0
 ) -> dict[str, Tensor]:
     """The state of a parameter before its first step; nothing in it depends on a gradient."""
     wide = param.new_zeros((), dtype=compute_dtype(param))
@@ -40,7 +40,7 @@ def initial_state(
         state.update({key + suffix: value for key, value in basis.items()})
         waiting += part.matrices if basis else 0
     if method.basis is not None:
-        state |= {"clock": torch.tensor(-1), "waiting": torch.tensor(waiting)}
+        state |= {"clock": torch.tensor(-1 - phase), "waiting": torch.tensor(waiting)}
     return state
 
 

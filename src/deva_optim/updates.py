@@ -11,58 +11,81 @@ import torch
 from torch import Tensor
 
 from . import bases
-from .adaptations import ADAM, Adaptation, Evidence, Number, ema_mass
-from .directions import frobenius, inverse_norm, msign, settled_sign
+from .adaptations import ADAM, Adaptation, Evidence, ema_mass
+from .directions import frobenius, inverse_norm, polar, settled_sign
+from .terms import Number, Quotient, Term, average_, value
 
 if TYPE_CHECKING:
     from .stack import Stack
 
 
-def composed_(stack: Stack) -> tuple[Tensor, Number]:
+def composed_(stack: Stack) -> tuple[Term, Number]:
     """restore(Γ ⊙ direction(project(D))) and κ; D is what the momentum shows the direction."""
-    method, M = stack.method, stack.read("exp_avg")
-    D = method.momentum(stack)
-    Q_L, Q_R = _bases(stack)
+    method, (Q_L, Q_R) = stack.method, _bases(stack)
+    M, D = stack.read("exp_avg"), method.momentum(stack)
     M_ = bases.project(M, Q_L, Q_R)
     D_ = M_ if D is M else bases.project(D, Q_L, Q_R)
+    U: Term
+    kappa: Number = 1.0
     if method.adaptation is None:
-        return bases.restore(_direction(stack, D_), Q_L, Q_R), 1.0
-    if method.direction == "sign" and D is M:  # sign(m) |m| is m: no sign needs to be taken
-        U, kappa = adapt_(stack, method.adaptation, M_, M_, M_)
+        U = _direction(stack, D_)
+    elif method.direction == "sign" and D is M:  # sign(m) |m| is m: no sign needs to be taken
+        U, kappa = gamma(stack, method.adaptation, M_, observe_(stack, method.adaptation, M_))
     else:
-        O = _direction(stack, D_)
-        signal = M_.abs() if method.direction == "sign" else M_  # which a spectral Γ has no use for
-        gamma, kappa = adapt_(stack, method.adaptation, signal, M_, O)
-        U = gamma.mul_(O)
-    return bases.restore(U, Q_L, Q_R), kappa
+        U, kappa = _adapted_direction_(stack, method.adaptation, M_, D_)
+    return (U if Q_L is None and Q_R is None else bases.restore(value(U), Q_L, Q_R)), kappa
 
 
-def adapt_(
-    stack: Stack, adaptation: Adaptation, signal: Tensor, M: Tensor, O: Tensor
+def _adapted_direction_(
+    stack: Stack, adaptation: Adaptation, M: Tensor, D: Tensor
 ) -> tuple[Tensor, Number]:
-    """Γ and κ, after the running averages have taken in what this step measures."""
-    beta1, beta2, _ = stack.betas
-    measured = adaptation.measure(_source(stack, adaptation, M, O))
+    """Γ ⊙ direction(D) and κ."""
+    measured: tuple[Term, ...] = ()
+    if adaptation.source != "direction":
+        measured = observe_(stack, adaptation, M)
+    signal = M.abs() if stack.method.direction == "sign" else D  # which no spectral Γ looks at
+    O = value(_direction(stack, D))
+    if adaptation.source == "direction":
+        measured = observe_(stack, adaptation, O)
+    trust, kappa = gamma(stack, adaptation, signal, measured)
+    return value(trust).mul_(O), kappa
+
+
+def observe_(stack: Stack, adaptation: Adaptation, X: Tensor) -> tuple[Term, ...]:
+    """What is measured of X (or of the gradient in its place), also taken into the averages."""
+    if adaptation.source == "gradient":
+        X = bases.project(stack.G, *_bases(stack))
+    measured = adaptation.measure(X)
     names = tuple(adaptation.moments(stack.part.shape))
-    moments = tuple(stack.read(name) for name in names)
-    for V, x in zip(moments, measured, strict=True):
-        V.lerp_(x, stack.weight(beta2, stack.gate))
+    weight = stack.weight(stack.betas[1], stack.gate)
+    for name, term in zip(names, measured, strict=True):
+        average_(stack.read(name), term, weight)
     stack.commit(*names)
+    return measured
+
+
+def gamma(
+    stack: Stack, adaptation: Adaptation, signal: Tensor, measured: tuple[Term, ...]
+) -> tuple[Tensor | Quotient, Number]:
+    """Γ and κ, from the running averages."""
+    beta1, beta2, _ = stack.betas
+    moments = tuple(stack.read(name) for name in adaptation.moments(stack.part.shape))
     t = stack.t
     s, w = ema_mass(t, beta1), adaptation.mass(t, beta1, beta2)
     evidence = Evidence(signal, measured, moments, stack.shaped(w), stack.group["eps"])
     return adaptation.gamma(evidence), stack.shaped(adaptation.kappa(s, w))
 
 
-def shampoo_(stack: Stack) -> tuple[Tensor, Number]:
+def shampoo_(stack: Stack) -> tuple[Term, Number]:
     """L^(−1/4) M R^(−1/4), grafted to the size of Adam's update where a second moment is kept."""
     M, D = stack.read("exp_avg"), stack.method.momentum(stack)
     P_L, P_R = (stack.read(k) if stack.has(k) else None for k in ("root_left", "root_right"))
     U = bases.restore(D, P_L, P_R)  # the roots are symmetric
     if stack.method.adaptation is None:
         return U, 1.0
-    A, kappa = adapt_(stack, ADAM, M, M, M)
-    return U * (frobenius(A) * inverse_norm(U)), kappa
+    A, kappa = gamma(stack, ADAM, M, observe_(stack, ADAM, M))
+    U = value(U)
+    return U * (frobenius(value(A)) * inverse_norm(U)), kappa
 
 
 # How the momentum takes in a gradient, and what it shows the direction --------------------------
@@ -114,15 +137,11 @@ def _bases(stack: Stack) -> tuple[Tensor | None, Tensor | None]:
     return left, right
 
 
-def _direction(stack: Stack, D: Tensor) -> Tensor:
+def _direction(stack: Stack, D: Tensor) -> Term:
+    """The direction of D; its memory is used up if D is not the momentum itself."""
     sign = torch.sign if stack.method.basis is None else settled_sign
     if stack.method.direction == "sign":
         return sign(D)
-    stabilize = stack.group["sign_stabilize"]
-    return msign(sign(D) if stabilize else D, stack.group["msign"])
-
-
-def _source(stack: Stack, adaptation: Adaptation, M: Tensor, O: Tensor) -> Tensor:
-    if adaptation.source == "momentum":
-        return M
-    return O if adaptation.source == "direction" else bases.project(stack.G, *_bases(stack))
+    if stack.group["sign_stabilize"]:
+        D = sign(D)
+    return polar(D, stack.group["msign"], scratch=D is not stack.read("exp_avg"))

@@ -7,7 +7,8 @@ with its first gradient that is not.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,11 +16,17 @@ from torch import Tensor
 from . import bases
 from .adaptations import ema_mass
 from .bases import SIDES
+from .terms import Number, add_gram_
 
 if TYPE_CHECKING:
     from .stack import Stack
 
-Solve = Callable[[Tensor, Tensor], Tensor]
+_T = TypeVar("_T", Tensor, Number)
+Solve = Callable[[Tensor, Tensor], None]
+Some = list[int]  # members of a stack
+
+# Small matrices gain from a batch, even if it must be copied together; large ones do not.
+_LARGE: Final = 128
 
 
 class Basis(NamedTuple):
@@ -59,45 +66,80 @@ def begin_(stack: Stack) -> None:
 
 def accumulate_(stack: Stack, where: Tensor | None = None) -> None:
     """L ← β₃ L + (1 − β₃) G Gᵀ, and R likewise, on the sides that have one."""
-    G, weight = stack.G, stack.weight(stack.betas[2], _both(stack.finite, where))
+    gate, beta3 = _both(stack.finite, where), stack.betas[2]
+    G = stack.G if where is None else torch.where(stack.broadcast(where), stack.G, 0)
+    keep = 1 - stack.weight(beta3, gate)
     for side, A in zip(SIDES, (G, G.mT), strict=True):
         key = f"covariance_{side}"
-        if stack.has(key):
-            stack.read(key).lerp_(A @ A.mT, weight)
-            stack.commit(key)
+        for some in _together(stack, key, _everyone(stack)):
+            with stack.some(key, some) as L:
+                add_gram_(L, _of(some, A), keep=_of(some, keep), weight=1 - beta3)
 
 
 def renew_(
-    stack: Stack, name: str, solve: Solve, members: list[int], where: Tensor | None = None
+    stack: Stack,
+    name: str,
+    solve_: Solve,
+    members: Some,
+    where: Tensor | None = None,
+    mass: Number | None = None,
 ) -> None:
-    """Q ← solve(L, Q) for some members of the stack, on the sides that have a basis."""
+    """Renew what is made of the covariances, over their mass, on the sides that have it."""
     mask = _both(stack.finite, where)
-    for side in SIDES if members else ():
+    for side in SIDES:
         key = f"{name}_{side}"
-        if stack.has(key):
-            L, Q = stack.read(f"covariance_{side}"), stack.read(key)
-            new = solve(torch.stack([L[i] for i in members]), torch.stack([Q[i] for i in members]))
-            for i, basis in zip(members, new, strict=True):
-                Q[i] = basis if mask is None else torch.where(mask[i][..., None, None], basis, Q[i])
-            stack.commit(key)
+        for some in _together(stack, key, members):
+            with stack.some(f"covariance_{side}", some) as C, stack.some(key, some) as Q:
+                L = C if mass is None else C / _of(some, mass)
+                if mask is None:
+                    solve_(L, Q)
+                else:
+                    _solve_where_(_of(some, mask), solve_, L, Q)
 
 
-def _both(a: Tensor | None, b: Tensor | None) -> Tensor | None:
-    """a and b, of shapes B and B×… in either order; None stands for true everywhere."""
-    if a is None or b is None:
-        return b if a is None else a
-    short, long = (a, b) if a.ndim < b.ndim else (b, a)
-    return long & short.view(*short.shape, *(1,) * (long.ndim - short.ndim))
+def _solve_where_(mask: Tensor, solve_: Solve, L: Tensor, Q: Tensor) -> None:
+    new = Q.clone()
+    solve_(L, new)
+    good = _and(mask, new.isfinite().all(-1).all(-1))
+    Q.copy_(torch.where(good[..., None, None], new, Q))
 
 
-def _due(stack: Stack) -> list[int]:
+def _together(stack: Stack, key: str, members: Some) -> list[Some]:
+    """The members in batches: small matrices all at once, large ones one by one, where they are."""
+    if not members or not stack.has(key):
+        return []
+    small = stack.tensors(key)[0].shape[-1] < _LARGE
+    return [members] if small else [[i] for i in members]
+
+
+def _of(some: Some, X: _T) -> _T:
+    """What a stacked tensor has for some members; a number is the same for all."""
+    if not isinstance(X, Tensor) or X.ndim == 0 or len(some) == len(X):
+        return X
+    return torch.stack([X[i] for i in some])
+
+
+def _due(stack: Stack) -> Some:
     """The members of the stack whose clock says that it is time for a refresh."""
     period = stack.group["refresh_every"]
     return [i for i, e in enumerate(stack.entries) if e.clock > 0 and e.clock % period == 0]
 
 
-def _everyone(stack: Stack) -> list[int]:
+def _everyone(stack: Stack) -> Some:
     return list(range(len(stack.entries)))
+
+
+def _both(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    """a and b, where None stands for true everywhere."""
+    if a is None or b is None:
+        return b if a is None else a
+    return _and(a, b)
+
+
+def _and(a: Tensor, b: Tensor) -> Tensor:
+    """a and b, of shapes B and B×… in either order."""
+    short, long = (a, b) if a.ndim < b.ndim else (b, a)
+    return long & short.view(*short.shape, *(1,) * (long.ndim - short.ndim))
 
 
 # SOAP and DeVA: the first gradient chooses the basis and is projected onto it; after that a
@@ -107,13 +149,13 @@ def _everyone(stack: Stack) -> list[int]:
 def _choose_first_(stack: Stack) -> None:
     if stack.fresh is not None:
         accumulate_(stack, where=stack.fresh)
-        renew_(stack, "basis", bases.eigenbasis, _everyone(stack), where=stack.fresh)
+        renew_(stack, "basis", bases.eigenbasis_, _everyone(stack), where=stack.fresh)
 
 
 def _track_(stack: Stack) -> None:
     known = None if stack.fresh is None else ~stack.fresh
     accumulate_(stack, where=known)
-    renew_(stack, "basis", bases.refresh, _due(stack), where=known)
+    renew_(stack, "basis", bases.refresh_, _due(stack), where=known)
 
 
 # SPlus: the identity for the first step, then a full decomposition now and then.
@@ -122,8 +164,8 @@ def _track_(stack: Stack) -> None:
 def _decompose_(stack: Stack) -> None:
     accumulate_(stack)
     if stack.fresh is not None:
-        renew_(stack, "basis", bases.eigenbasis, _everyone(stack), where=stack.fresh)
-    renew_(stack, "basis", bases.eigenbasis, _due(stack))
+        renew_(stack, "basis", bases.eigenbasis_, _everyone(stack), where=stack.fresh)
+    renew_(stack, "basis", bases.eigenbasis_, _due(stack))
 
 
 # Shampoo: the gradient takes part in the root that is applied to it.
@@ -132,18 +174,11 @@ def _decompose_(stack: Stack) -> None:
 def _root_(stack: Stack) -> None:
     accumulate_(stack)
     root = 2 * sum(stack.has(f"root_{side}") for side in SIDES)
-    mass = ema_mass(stack.t, stack.betas[2])  # the covariances start from zero
-
-    def solve(members: list[int]) -> Solve:
-        shaped = stack.shaped(mass)
-        if isinstance(shaped, Tensor):
-            shaped = torch.stack([shaped[i] for i in members])
-        return lambda L, P: bases.inverse_root(L / shaped, P, root=root, eps=stack.group["eps"])
-
+    mass = stack.shaped(ema_mass(stack.t, stack.betas[2]))  # the covariances start from zero
+    solve_ = partial(bases.inverse_root_, root=root, eps=stack.group["eps"])
     if stack.fresh is not None:
-        renew_(stack, "root", solve(_everyone(stack)), _everyone(stack), where=stack.fresh)
-    if due := _due(stack):
-        renew_(stack, "root", solve(due), due)
+        renew_(stack, "root", solve_, _everyone(stack), where=stack.fresh, mass=mass)
+    renew_(stack, "root", solve_, _due(stack), mass=mass)
 
 
 def _nothing_(stack: Stack) -> None:

@@ -30,7 +30,7 @@ CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "role": ("auto", "matrix", "vector"),
     "layout": get_args(Layout),
 }
-FLAGS: Final = ("nesterov", "maximize", "sign_stabilize", "skip_first")
+FLAGS: Final = ("nesterov", "maximize", "sign_stabilize", "skip_first", "stagger")
 STATE_DTYPES: Final = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 

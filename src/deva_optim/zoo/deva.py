@@ -36,6 +36,7 @@ class DeVA(Engine):
         maximize: Climb instead of descend.
         foreach: False updates one tensor at a time; otherwise equal shapes go together.
         refresh_every: Steps between two refreshes of a basis.
+        stagger: Give every parameter steps of its own for it; False has all refreshes at once.
         variant: `"default"`, `"factored"` (V in n + m numbers) or `"instantaneous"` (variance of
             the gradient, not of the momentum).
         sign_stabilize: Take the matrix sign of sign(M′).
@@ -72,6 +73,7 @@ class DeVA(Engine):
         maximize: bool = False,
         foreach: bool | None = None,
         refresh_every: int = 10,
+        stagger: bool = True,
         variant: Variant = "default",
         sign_stabilize: bool = False,
         msign: MsignKind = "newton-schulz",
@@ -93,6 +95,7 @@ class DeVA(Engine):
             "maximize": maximize,
             "foreach": foreach,
             "refresh_every": refresh_every,
+            "stagger": stagger,
             "variant": variant,
             "sign_stabilize": sign_stabilize,
             "msign": msign,
@@ -170,6 +173,7 @@ class DeVASinf(Engine):
         maximize: bool = False,
         foreach: bool | None = None,
         refresh_every: int = 10,
+        stagger: bool = True,
         variant: Variant = "default",
         sign_stabilize: bool = False,
         msign: MsignKind = "newton-schulz",
@@ -191,6 +195,7 @@ class DeVASinf(Engine):
             "maximize": maximize,
             "foreach": foreach,
             "refresh_every": refresh_every,
+            "stagger": stagger,
             "variant": variant,
             "sign_stabilize": sign_stabilize,
             "msign": msign,

@@ -36,6 +36,7 @@ class SOAP(Engine):
         maximize: Climb instead of descend.
         foreach: False updates one tensor at a time; otherwise equal shapes go together.
         refresh_every: Steps between two refreshes of a basis.
+        stagger: Give every parameter steps of its own for it; False has all refreshes at once.
         sides: `"both"`, or `"short"` for a basis on the shorter side of a rectangle alone.
         max_dim: A side longer than this keeps the identity for a basis.
         skip_first: Let the first gradient choose the bases and do nothing else. On by default, as
@@ -70,6 +71,7 @@ class SOAP(Engine):
         maximize: bool = False,
         foreach: bool | None = None,
         refresh_every: int = 10,
+        stagger: bool = True,
         sides: Sides = "both",
         max_dim: int = 10_000,
         skip_first: bool = True,
@@ -87,6 +89,7 @@ class SOAP(Engine):
             "maximize": maximize,
             "foreach": foreach,
             "refresh_every": refresh_every,
+            "stagger": stagger,
             "sides": sides,
             "max_dim": max_dim,
             "skip_first": skip_first,
@@ -116,6 +119,7 @@ class Shampoo(Engine):
         maximize: Climb instead of descend.
         foreach: False updates one tensor at a time; otherwise equal shapes go together.
         refresh_every: Steps between two computations of the roots.
+        stagger: Give every parameter steps of its own for it; False has all refreshes at once.
         graft: `"adam"` gives the update the size of Adam's, `"none"` leaves its own.
         sides: `"both"`, or `"short"` for the shorter side of a rectangle alone (root −1/2).
         max_dim: A side longer than this is left out.
@@ -148,6 +152,7 @@ class Shampoo(Engine):
         maximize: bool = False,
         foreach: bool | None = None,
         refresh_every: int = 10,
+        stagger: bool = True,
         graft: Literal["adam", "none"] = "adam",
         sides: Sides = "both",
         max_dim: int = 10_000,
@@ -168,6 +173,7 @@ class Shampoo(Engine):
             "maximize": maximize,
             "foreach": foreach,
             "refresh_every": refresh_every,
+            "stagger": stagger,
             "sides": sides,
             "max_dim": max_dim,
             "rest": rest,
@@ -197,6 +203,7 @@ class SPlus(Engine):
         maximize: Climb instead of descend.
         foreach: False updates one tensor at a time; otherwise equal shapes go together.
         refresh_every: Steps between two eigendecompositions.
+        stagger: Give every parameter steps of its own for it; False has all refreshes at once.
         ema_rate: ρ, the decay of the average of the iterates.
         sides: `"both"`, or `"short"` for a basis on the shorter side of a rectangle alone.
         max_dim: A side longer than this keeps the identity for a basis.
@@ -231,6 +238,7 @@ class SPlus(Engine):
         maximize: bool = False,
         foreach: bool | None = None,
         refresh_every: int = 100,
+        stagger: bool = True,
         ema_rate: float = 0.999,
         sides: Sides = "both",
         max_dim: int = 10_000,
@@ -246,6 +254,7 @@ class SPlus(Engine):
             "maximize": maximize,
             "foreach": foreach,
             "refresh_every": refresh_every,
+            "stagger": stagger,
             "ema_rate": ema_rate,
             "sides": sides,
             "max_dim": max_dim,

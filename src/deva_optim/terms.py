@@ -1,0 +1,150 @@
+"""What is added to a tensor: another one, or a product or quotient that is never written down.
+
+Most of what a step computes ends as X ← keep X + weight · A B, which BLAS does in one pass over X.
+Forming A B first would cost an allocation and two passes more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+import torch
+from torch import Tensor
+
+Number = Tensor | float
+
+# Measured: half of a symmetric product pays from here on, cut into this many rows of blocks.
+_SYMMETRIC_FROM: Final = 512
+_BLOCK_ROWS: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """left @ right, …×n×k and …×k×m."""
+
+    left: Tensor
+    right: Tensor
+
+    @property
+    def shape(self) -> torch.Size:
+        """The shape of the product."""
+        return torch.Size((*self.left.shape[:-1], self.right.shape[-1]))
+
+
+@dataclass(frozen=True, slots=True)
+class Square:
+    """X², entry by entry."""
+
+    X: Tensor
+
+    @property
+    def shape(self) -> torch.Size:
+        """The shape of the square."""
+        return self.X.shape
+
+
+@dataclass(frozen=True, slots=True)
+class Quotient:
+    """over / under, entry by entry; `under` is scratch memory, for the quotient if need be."""
+
+    over: Tensor
+    under: Tensor
+
+    @property
+    def shape(self) -> torch.Size:
+        """The shape of the quotient."""
+        return self.over.shape
+
+
+Term = Tensor | Product | Square | Quotient
+
+
+def value(term: Term) -> Tensor:
+    """The term written down."""
+    if isinstance(term, Product):
+        return product(term.left, term.right)
+    if isinstance(term, Square):
+        return term.X.square()
+    if isinstance(term, Quotient):
+        return torch.div(term.over, term.under, out=term.under)
+    return term
+
+
+def product(A: Tensor, B: Tensor) -> Tensor:
+    """A B; a batch with a single dimension is spared the detour that @ makes."""
+    return torch.bmm(A, B) if A.ndim == 3 else A @ B
+
+
+def scaled(term: Term, by: Number, where: Tensor | None = None) -> Term:
+    """The term times a number for each matrix, and zero where it is not wanted."""
+
+    def scale(X: Tensor) -> Tensor:
+        return X * by if where is None else torch.where(where, X * by, 0)
+
+    if isinstance(term, Product):
+        return Product(scale(term.left), term.right)
+    return (
+        Quotient(scale(term.over), term.under) if isinstance(term, Quotient) else scale(value(term))
+    )
+
+
+def compact(x: Tensor) -> Tensor:
+    """Numbers that broadcast over matrices, as 0-D if there is but one: that broadcasts faster."""
+    return x.reshape(()) if x.numel() == 1 else x
+
+
+def add_(X: Tensor, term: Term, *, keep: Number = 1.0, weight: Number = 1.0) -> None:
+    """X ← keep · X + weight · term, in place; tensors among the numbers broadcast over X."""
+    if isinstance(keep, Tensor):
+        X.mul_(keep)
+        keep = 1.0
+    if isinstance(weight, Tensor):
+        term, weight = scaled(term, weight), 1.0
+    if isinstance(term, Product):
+        batch = _as_batch(X)
+        if batch is not None:
+            left, right = term.left.flatten(0, -3), term.right.flatten(0, -3)
+            batch.baddbmm_(left, right, beta=keep, alpha=weight)
+            return
+        term = value(term)
+    if keep != 1.0:
+        X.mul_(keep)
+    if isinstance(term, Quotient):
+        X.addcdiv_(term.over, term.under, value=weight)
+    elif isinstance(term, Square):
+        X.addcmul_(term.X, term.X, value=weight)
+    else:
+        X.add_(term, alpha=weight)
+
+
+def average_(X: Tensor, term: Term, weight: Number) -> None:
+    """X ← (1 − weight) X + weight · term, in place."""
+    if isinstance(term, Tensor):
+        X.lerp_(term, weight)
+    else:
+        add_(X, term, keep=1 - weight, weight=weight)
+
+
+def add_gram_(L: Tensor, A: Tensor, *, keep: Number, weight: float) -> None:
+    """L ← keep · L + weight · A Aᵀ; of a large one half is computed, and mirrored."""
+    n = L.shape[-1]
+    if n < _SYMMETRIC_FROM:
+        add_(L, Product(A, A.mT), keep=keep, weight=weight)
+        return
+    edges = [n * i // _BLOCK_ROWS for i in range(_BLOCK_ROWS + 1)]
+    for start, stop in pairwise(edges):
+        block = Product(A[..., start:stop, :], A[..., :stop, :].mT)
+        add_(L[..., start:stop, :stop], block, keep=keep, weight=weight)
+        L[..., :start, start:stop] = L[..., start:stop, :start].mT
+
+
+def _as_batch(X: Tensor) -> Tensor | None:
+    """X as a batch of matrices that shares its memory, if there is one."""
+    if X.ndim == 3:
+        return X
+    try:
+        return X.view(-1, *X.shape[-2:])
+    except RuntimeError:
+        return None

@@ -1,0 +1,81 @@
+"""Terms: a product, a square or a quotient that is added must be what it stands for."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deva_optim.terms import Product, Quotient, Square, add_, add_gram_, average_, scaled, value
+
+
+def randn(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def term(kind: str, lead: tuple[int, ...], n: int, m: int):
+    if kind == "product":
+        return Product(randn(*lead, n, 3), randn(*lead, 3, m, seed=1))
+    if kind == "square":
+        return Square(randn(*lead, n, m))
+    if kind == "quotient":
+        return Quotient(randn(*lead, n, m), randn(*lead, n, m, seed=1).abs() + 1)
+    return randn(*lead, n, m)
+
+
+def written(kind: str, x) -> torch.Tensor:
+    """The value by another road than the one under test."""
+    if kind == "product":
+        return torch.einsum("...ik,...kj->...ij", x.left, x.right)
+    if kind == "square":
+        return x.X**2
+    return x.over.clone() / x.under.clone() if kind == "quotient" else x.clone()
+
+
+KINDS = st.sampled_from(["product", "square", "quotient", "tensor"])
+LEADS = st.sampled_from([(1,), (3,), (2, 3)])
+NUMBERS = st.sampled_from(["number", "tensor"])
+
+
+@given(KINDS, LEADS, NUMBERS, NUMBERS)
+def test_adding_is_adding_the_value(kind, lead, keep_kind, weight_kind):
+    X, x = randn(*lead, 4, 5, seed=2), term(kind, lead, 4, 5)
+    many = torch.linspace(0.5, 2, 6, dtype=torch.float64)[: torch.Size(lead).numel()]
+    many = many.reshape(*lead, 1, 1)
+    keep = 0.75 if keep_kind == "number" else many
+    weight = -0.3 if weight_kind == "number" else -many
+    expected = keep * X + weight * written(kind, x)
+    assert x.shape == X.shape
+    add_(X, x, keep=keep, weight=weight)
+    torch.testing.assert_close(X, expected)
+
+
+@given(KINDS, LEADS)
+def test_averages_and_values(kind, lead):
+    X, x = randn(*lead, 4, 5, seed=2), term(kind, lead, 4, 5)
+    plain = written(kind, x)
+    expected = 0.9 * X + 0.1 * plain
+    average_(X, x, 0.1)
+    torch.testing.assert_close(X, expected)
+    where = torch.ones(*lead, 1, 1, dtype=torch.bool)
+    where[0] = False
+    by = torch.full((*lead, 1, 1), 3.0, dtype=torch.float64)
+    torch.testing.assert_close(value(scaled(x, by, where)), torch.where(where, 3 * plain, 0))
+    torch.testing.assert_close(value(term(kind, lead, 4, 5)), plain)
+
+
+def test_a_product_is_added_where_no_batch_shares_the_memory():
+    base = randn(2, 4, 3, 5, seed=2)
+    X = base.movedim(-2, -3)  # 2×3×4×5, whose first two dimensions cannot be one
+    x = term("product", (2, 3), 4, 5)
+    expected = 0.5 * X + written("product", x)
+    add_(X, x, keep=0.5)
+    torch.testing.assert_close(base.movedim(-2, -3), expected)
+
+
+@pytest.mark.parametrize("n", [5, 511, 512, 515])  # from 512 on half of it is computed
+def test_a_gram_matrix_is_averaged_and_stays_symmetric(n):
+    L, A = torch.eye(n, dtype=torch.float64).repeat(2, 1, 1), randn(2, n, 7)
+    expected = 0.9 * L + 0.1 * A @ A.mT
+    add_gram_(L, A, keep=0.9, weight=0.1)
+    torch.testing.assert_close(L, expected)
+    torch.testing.assert_close(L, L.mT)
