@@ -25,7 +25,7 @@ Shape = tuple[int, ...]
 class Evidence(NamedTuple):
     """What Γ is computed from."""
 
-    signal: Tensor  # |M|
+    signal: Tensor | None  # |M|, for those that compare it with the noise
     measured: tuple[Term, ...]
     moments: tuple[Tensor, ...]  # the running averages of what is measured
     w: Number  # shaped to multiply the moments
@@ -125,12 +125,14 @@ def _one(s: Number, w: Number) -> Number:
 
 def _adam(x: Evidence) -> Quotient:
     (V,) = x.moments
+    assert x.signal is not None
     noise = V.sqrt().add_(x.eps * x.w**0.5)  # v̂ = v / w, and √w goes into κ
     return Quotient(x.signal, noise if x.eps else _positive(noise))  # |m| / (√v + ε √w)
 
 
 def _linf(x: Evidence) -> Quotient:
     (V,) = x.moments
+    assert x.signal is not None
     mean = V.mean(tuple(range(1, V.ndim)), keepdim=True) if V.ndim > 1 else V
     noise = V + _lifted(x.eps * compact(mean))
     return Quotient(x.signal, noise.sqrt_())  # |m| / √(v + ε v̄)

@@ -29,6 +29,7 @@ from .updates import (
     lion_,
     mean_side_rate,
     plain_ema_,
+    rotated_ema_,
     shampoo_,
     unit_rate,
     vector_rate,
@@ -56,9 +57,10 @@ class Method(NamedTuple):
         rate: What multiplies the learning rate, decay included, from the shape; SPlus has one.
         after: What follows the update of the weights; SPlus averages its iterates.
         beta3: Decay of the covariances unless betas has three values; None takes betas[1].
-        wide_momentum: Whether M keeps full precision whatever `state_dtype` says. SOAP divides the
-            rotated M by a variance that M's rounding is no part of: along directions without
-            gradient that would make large steps of it.
+        rotated: Whether M is kept in the coordinates of the basis, as for SOAP, which needs G there
+            in any case: that spares it the projection of M. Such an M keeps full precision whatever
+            `state_dtype` says. It is divided by a variance that its rounding is no part of: along
+            directions without gradient that would make large steps of it.
     """
 
     name: str
@@ -73,7 +75,7 @@ class Method(NamedTuple):
     rate: Callable[[tuple[int, ...]], float] = unit_rate
     after: Callable[[Stack], None] | None = None
     beta3: float | None = 0.95
-    wide_momentum: bool = False
+    rotated: bool = False
 
     @property
     def waits(self) -> bool:
@@ -103,7 +105,7 @@ _ROWS: Final = (
     Method("muon",                    None,    "msign", None,         spectral_scale, "adamw", _MUON),
     Method("adamuon",                 None,    "msign", DIRECTION,    rms_scale,      "adamw", _ADAMUON),
     Method("soap",                    TRACKED, "sign",  ADAM,         unit_scale,     "adamw", _SOAP,
-           momentum=plain_ema_, wide_momentum=True),
+           momentum=rotated_ema_, rotated=True),
     Method("deva-sinf",               TRACKED, "msign", SPECTRAL,     spectral_scale, "deva-linf", _DEVA),
     Method("deva-sinf-factored",      TRACKED, "msign", FACTORED,     spectral_scale, "deva-linf", _DEVA),
     Method("deva-sinf-instantaneous", TRACKED, "msign", INSTANTANEOUS, spectral_scale, "deva-linf", _DEVA),

@@ -9,21 +9,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
+from .bases import project
 from .layout import Part
 from .methods import Method, method_of
 from .terms import Number, Term, add_, scaled, value
 
 # Copying a small tensor into a stack costs less than launching its kernels one by one; a large one
-# is better updated where it is. On an accelerator matrix products gain from a batch up to larger
-# sizes; on the CPU a stack that leaves the cache only loses.
-STACK_LIMIT: Final = 2**16
-MATRIX_LIMIT: Final = 2**22
+# is better updated where it is. Matrix products gain from a batch up to larger sizes, on the CPU as
+# long as the stack stays in the cache. In numbers of a stack, measured on a CPU:
+ELEMENTWISE_LIMIT: Final = 2**16
+MATRIX_LIMIT: Final = 2**18
+ACCELERATOR_LIMIT: Final = 2**22
 
+BASES: Final = ("basis_left", "basis_right")
 PARAMETER_SHAPED: Final = ("exp_avg", "exp_avg_sq", "iterate_avg")
 
 
@@ -104,6 +108,22 @@ class Stack:
         """1 − β, or zero where the gate is closed: what lerp_ needs to average."""
         return 1 - beta if gate is None else self.broadcast(gate.to(self.dtype) * (1 - beta))
 
+    @property
+    def bases(self) -> tuple[Tensor | None, Tensor | None]:
+        """Q_L and Q_R; None for a side that has none."""
+        left, right = (self.read(key) if self.has(key) else None for key in BASES)
+        return left, right
+
+    def bases_of(self, members: list[int]) -> tuple[Tensor | None, Tensor | None]:
+        """The same for some members, to be looked at."""
+        left, right = (self._chosen(key, members) if self.has(key) else None for key in BASES)
+        return left, right
+
+    @cached_property
+    def projected(self) -> Tensor:
+        """G′ = Q_Lᵀ G Q_R, in the basis that this step works in."""
+        return project(self.G, *self.bases)
+
     def has(self, key: str) -> bool:
         """Whether the parameters keep a state of this name."""
         return self._key(key) in self.entries[0].state
@@ -128,17 +148,20 @@ class Stack:
     @contextmanager
     def some(self, key: str, members: list[int]) -> Iterator[Tensor]:
         """The state of some members, stacked, to be changed in place while this lasts."""
-        tensors = self.tensors(key)
-        chosen = [tensors[i] for i in members]
-        X = _gather(chosen, self.dtype)
+        X = self._chosen(key, members)
         yield X
-        _scatter(X, chosen)
+        tensors = self.tensors(key)
+        _scatter(X, [tensors[i] for i in members])
         self._held.pop(key, None)
 
     def tensors(self, key: str) -> list[Tensor]:
         """The state of this name, parameter by parameter."""
         tensors = [e.state[self._key(key)] for e in self.entries]
         return [self.part.fold(x) for x in tensors] if key in PARAMETER_SHAPED else tensors
+
+    def _chosen(self, key: str, members: list[int]) -> Tensor:
+        tensors = self.tensors(key)
+        return _gather([tensors[i] for i in members], self.dtype)
 
     def _key(self, key: str) -> str:
         return key if key in PARAMETER_SHAPED else key + self._suffix
@@ -203,8 +226,10 @@ def _most(entry: Entry) -> int:
     """How many parameters like this one to stack."""
     if entry.group["foreach"] is False:
         return 1
-    matrices = entry.method.vector is not None and entry.param.device.type != "cpu"
-    limit = MATRIX_LIMIT if matrices else STACK_LIMIT
+    if entry.method.vector is None:
+        limit = ELEMENTWISE_LIMIT
+    else:
+        limit = MATRIX_LIMIT if entry.param.device.type == "cpu" else ACCELERATOR_LIMIT
     return max(1, limit // max(1, entry.param.numel()))
 
 

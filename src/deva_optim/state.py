@@ -22,7 +22,7 @@ def initial_state(
     """The state of a parameter before its first step; nothing in it depends on a gradient."""
     wide = param.new_zeros((), dtype=compute_dtype(param))
     small = wide.to(group["state_dtype"] or wide.dtype)
-    momentum = (wide if method.wide_momentum else small).new_zeros(param.shape)
+    momentum = (wide if method.rotated else small).new_zeros(param.shape)
     state = {"step": wide.float(), "exp_avg": momentum}
     if method.after is not None:
         state["iterate_avg"] = wide.new_zeros(param.shape)

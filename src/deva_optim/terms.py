@@ -7,7 +7,6 @@ Forming A B first would cost an allocation and two passes more.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final
 
 import torch
@@ -15,9 +14,9 @@ from torch import Tensor
 
 Number = Tensor | float
 
-# Measured: half of a symmetric product pays from here on, cut into this many rows of blocks.
+# Measured: half of a symmetric product pays from here on, cut into rows of blocks of this size.
 _SYMMETRIC_FROM: Final = 512
-_BLOCK_ROWS: Final = 4
+_BLOCK_ROWS: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +132,8 @@ def add_gram_(L: Tensor, A: Tensor, *, keep: Number, weight: float) -> None:
     if n < _SYMMETRIC_FROM:
         add_(L, Product(A, A.mT), keep=keep, weight=weight)
         return
-    edges = [n * i // _BLOCK_ROWS for i in range(_BLOCK_ROWS + 1)]
-    for start, stop in pairwise(edges):
+    for start in range(0, n, _BLOCK_ROWS):
+        stop = min(start + _BLOCK_ROWS, n)
         block = Product(A[..., start:stop, :], A[..., :stop, :].mT)
         add_(L[..., start:stop, :stop], block, keep=keep, weight=weight)
         L[..., :start, start:stop] = L[..., start:stop, :start].mT

@@ -21,30 +21,32 @@ if TYPE_CHECKING:
 
 def composed_(stack: Stack) -> tuple[Term, Number]:
     """restore(Γ ⊙ direction(project(D))) and κ; D is what the momentum shows the direction."""
-    method, (Q_L, Q_R) = stack.method, _bases(stack)
+    method, (Q_L, Q_R) = stack.method, stack.bases
     M, D = stack.read("exp_avg"), method.momentum(stack)
-    M_ = bases.project(M, Q_L, Q_R)
-    D_ = M_ if D is M else bases.project(D, Q_L, Q_R)
     U: Term
     kappa: Number = 1.0
     if method.adaptation is None:
-        U = _direction(stack, D_)
+        U = _direction(stack, bases.project(D, Q_L, Q_R))
     elif method.direction == "sign" and D is M:  # sign(m) |m| is m: no sign needs to be taken
+        M_ = M if method.rotated else bases.project(M, Q_L, Q_R)
         U, kappa = gamma(stack, method.adaptation, M_, observe_(stack, method.adaptation, M_))
     else:
-        U, kappa = _adapted_direction_(stack, method.adaptation, M_, D_)
+        U, kappa = _adapted_direction_(stack, method.adaptation, M, D)
     return (U if Q_L is None and Q_R is None else bases.restore(value(U), Q_L, Q_R)), kappa
 
 
 def _adapted_direction_(
     stack: Stack, adaptation: Adaptation, M: Tensor, D: Tensor
 ) -> tuple[Tensor, Number]:
-    """Γ ⊙ direction(D) and κ."""
+    """Γ ⊙ direction(project(D)) and κ."""
+    M_ = bases.project(M, *stack.bases)
+    D_ = M_ if D is M else bases.project(D, *stack.bases)
     measured: tuple[Term, ...] = ()
     if adaptation.source != "direction":
-        measured = observe_(stack, adaptation, M)
-    signal = M.abs() if stack.method.direction == "sign" else D  # which no spectral Γ looks at
-    O = value(_direction(stack, D))
+        measured = observe_(stack, adaptation, M_)
+    signal = M_.abs() if stack.method.direction == "sign" else None
+    O = value(_direction(stack, D_))
+    del M_, D_  # Γ has use for their memory
     if adaptation.source == "direction":
         measured = observe_(stack, adaptation, O)
     trust, kappa = gamma(stack, adaptation, signal, measured)
@@ -54,7 +56,7 @@ def _adapted_direction_(
 def observe_(stack: Stack, adaptation: Adaptation, X: Tensor) -> tuple[Term, ...]:
     """What is measured of X (or of the gradient in its place), also taken into the averages."""
     if adaptation.source == "gradient":
-        X = bases.project(stack.G, *_bases(stack))
+        X = stack.projected
     measured = adaptation.measure(X)
     names = tuple(adaptation.moments(stack.part.shape))
     weight = stack.weight(stack.betas[1], stack.gate)
@@ -65,7 +67,7 @@ def observe_(stack: Stack, adaptation: Adaptation, X: Tensor) -> tuple[Term, ...
 
 
 def gamma(
-    stack: Stack, adaptation: Adaptation, signal: Tensor, measured: tuple[Term, ...]
+    stack: Stack, adaptation: Adaptation, signal: Tensor | None, measured: tuple[Term, ...]
 ) -> tuple[Tensor | Quotient, Number]:
     """Γ and κ, from the running averages."""
     beta1, beta2, _ = stack.betas
@@ -94,6 +96,14 @@ def shampoo_(stack: Stack) -> tuple[Term, Number]:
 def plain_ema_(stack: Stack) -> Tensor:
     """M ← β₁ M + (1 − β₁) G; the direction sees M."""
     M = stack.read("exp_avg").lerp_(stack.G, stack.weight(stack.betas[0], stack.gate))
+    stack.commit("exp_avg")
+    return M
+
+
+def rotated_ema_(stack: Stack) -> Tensor:
+    """The same in the coordinates of the basis, in which M is kept: M′ ← β₁ M′ + (1 − β₁) G′."""
+    G, M = stack.projected, stack.read("exp_avg")
+    M.lerp_(G, stack.weight(stack.betas[0], stack.gate))
     stack.commit("exp_avg")
     return M
 
@@ -130,11 +140,6 @@ def mean_side_rate(shape: tuple[int, ...]) -> float:
 def vector_rate(shape: tuple[int, ...]) -> float:
     """0.001, SPlus's rate for what is not a matrix."""
     return 1e-3
-
-
-def _bases(stack: Stack) -> tuple[Tensor | None, Tensor | None]:
-    left, right = (stack.read(k) if stack.has(k) else None for k in ("basis_left", "basis_right"))
-    return left, right
 
 
 def _direction(stack: Stack, D: Tensor) -> Term:

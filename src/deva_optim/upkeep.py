@@ -16,7 +16,7 @@ from torch import Tensor
 from . import bases
 from .adaptations import ema_mass
 from .bases import SIDES
-from .terms import Number, add_gram_
+from .terms import Number, Term, add_gram_, value
 
 if TYPE_CHECKING:
     from .stack import Stack
@@ -155,7 +155,18 @@ def _choose_first_(stack: Stack) -> None:
 def _track_(stack: Stack) -> None:
     known = None if stack.fresh is None else ~stack.fresh
     accumulate_(stack, where=known)
-    renew_(stack, "basis", bases.refresh_, _due(stack), where=known)
+    due = _due(stack)
+    if stack.method.rotated:  # M is taken along from the old basis to the new one
+        _turn_momentum_(stack, bases.restore, due)
+    renew_(stack, "basis", bases.refresh_, due, where=known)
+    if stack.method.rotated:
+        _turn_momentum_(stack, bases.project, due)
+
+
+def _turn_momentum_(stack: Stack, turn: Callable[..., Term], members: Some) -> None:
+    for some in _together(stack, "exp_avg", members):
+        with stack.some("exp_avg", some) as M:
+            M.copy_(value(turn(M, *stack.bases_of(some))))
 
 
 # SPlus: the identity for the first step, then a full decomposition now and then.
