@@ -24,7 +24,7 @@ from .terms import Number, Term, add_, scaled, value
 # is better updated where it is. Matrix products gain from a batch up to larger sizes, on the CPU as
 # long as the stack stays in the cache. In numbers of a stack, measured on a CPU:
 ELEMENTWISE_LIMIT: Final = 2**16
-MATRIX_LIMIT: Final = 2**18
+MATRIX_LIMIT: Final = 2**17
 ACCELERATOR_LIMIT: Final = 2**22
 
 BASES: Final = ("basis_left", "basis_right")

@@ -116,6 +116,8 @@ def _of(some: Some, X: _T) -> _T:
     """What a stacked tensor has for some members; a number is the same for all."""
     if not isinstance(X, Tensor) or X.ndim == 0 or len(some) == len(X):
         return X
+    if len(some) == 1:
+        return X[some[0] : some[0] + 1]
     return torch.stack([X[i] for i in some])
 
 
