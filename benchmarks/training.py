@@ -1,0 +1,116 @@
+"""Compare whole training steps, forward and backward included, of a small GPT.
+
+    python -m benchmarks.training                    16,384 tokens a step, as the requirement says
+    python -m benchmarks.training --batch 16 --rounds 40
+
+The optimizers take turns, a step each, and ratios are taken within rounds. What an optimizer adds
+to a step matters the less, the more tokens the step has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+import deva_optim as do
+from examples.compare import GPT, Settings, loss_of
+
+from .checks import Check
+from .machine import machine, summary
+from .timing import quartiles
+
+BASELINE: Final = "AdamW"
+OPTIMIZERS: Final[dict[str, Callable[[nn.Module], Optimizer]]] = {
+    BASELINE: lambda model: torch.optim.AdamW(model.parameters(), 1e-3, weight_decay=0.1),
+    "Muon": lambda model: do.Muon(do.param_groups(model), 1e-3, weight_decay=0.1),
+    "DeVA short": lambda model: do.DeVA(model, 1e-3, sides="short"),
+    "DeVA both": lambda model: do.DeVA(model, 1e-3),
+    "SOAP": lambda model: do.SOAP(do.param_groups(model), 1e-3),
+}
+BOUND: Final = 1.15  # of DeVA's whole step over AdamW's, at the default settings
+
+
+@dataclass
+class Trainee:
+    """A model and its optimizer."""
+
+    model: nn.Module
+    optimizer: Optimizer
+
+    def step(self, tokens: torch.Tensor) -> tuple[float, float]:
+        """Train on a batch; returns the seconds of all of it and of the optimizer's part."""
+        start = time.perf_counter()
+        self.optimizer.zero_grad()
+        loss_of(self.model, tokens).backward()  # type: ignore[no-untyped-call]
+        middle = time.perf_counter()
+        self.optimizer.step()
+        end = time.perf_counter()
+        return end - start, end - middle
+
+
+def run(settings: Settings, rounds: int, show: Callable[[str], None] = print) -> bool:
+    """Measure and show a table; returns whether the requirement holds."""
+    torch.manual_seed(settings.seed)
+    shape = (settings.batch, settings.context + 1)
+    tokens = torch.randint(256, shape)
+    trainees = {}
+    for name, build in OPTIMIZERS.items():
+        model = GPT(settings)
+        trainees[name] = Trainee(model, build(model))
+        trainees[name].step(tokens)  # chooses the first bases
+        trainees[name].step(tokens)
+    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in trainees}
+    for _ in range(rounds):
+        for name, trainee in trainees.items():
+            seconds[name].append(trainee.step(tokens))
+    show(summary(machine("cpu")))
+    count = sum(p.numel() for p in trainees[BASELINE].model.parameters())
+    show(
+        f"GPT of width {settings.width}, {settings.layers} layers, {count:,} parameters; "
+        f"{settings.batch * settings.context:,} tokens a step, {rounds} rounds\n"
+    )
+    show(f"{'optimizer':<12}{'step, ms':>10}{'its part':>10}{'/ ' + BASELINE:>10}   quartiles")
+    ratios = {}
+    for name, times in seconds.items():
+        whole, part = (statistics.median(column) for column in zip(*times, strict=True))
+        pairs = zip(times, seconds[BASELINE], strict=True)
+        values = [mine / base for (mine, _), (base, _) in pairs]
+        ratios[name] = statistics.fmean(values)  # a mean, for the refreshes to count
+        low, high = quartiles(values)
+        shown = f"{1e3 * whole:10.0f}{1e3 * part:10.1f}{ratios[name]:10.3f}"
+        show(f"{name:<12}{shown}   {low:.3f}–{high:.3f}")
+    checks = [
+        Check(10, f"time of a training step, {name} / {BASELINE}", ratios[name], "≤", BOUND)
+        for name in ratios
+        if name.startswith("DeVA")
+    ]
+    show("\n" + "\n".join(map(str, checks)))
+    return all(check.holds for check in checks)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Read the options and run."""
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("benchmarks.training", None, __doc__, formatter_class=layout)
+    default = Settings(layers=4, width=256, context=256, batch=64)
+    for name in ("layers", "width", "heads", "context", "batch", "seed"):
+        help_ = f"({getattr(default, name)})"
+        parser.add_argument(f"--{name}", type=int, default=getattr(default, name), help=help_)
+    parser.add_argument("--rounds", type=int, default=20, help="(20)")
+    options = vars(parser.parse_args(argv))
+    rounds = options.pop("rounds")
+    if rounds < 2:
+        parser.error(f"--rounds must be at least 2 to have a spread, got {rounds}")
+    run(Settings(**options), rounds)
+
+
+if __name__ == "__main__":
+    main()
