@@ -56,7 +56,11 @@ BETAS: dict[str, Kwargs] = {"betas": {"betas": (0.8, 0.9)}}
 EPS: dict[str, Kwargs] = {"eps": {"eps": 1e-6}}
 NESTEROV: dict[str, Kwargs] = {"nesterov": {"nesterov": True}}
 MOMENTUM: dict[str, Kwargs] = {"momentum": {"momentum": 0.8}}
-MSIGN: dict[str, Kwargs] = {"msign": {"msign": "polar-express"}, "exact msign": {"msign": "svd"}}
+MSIGN: dict[str, Kwargs] = {
+    "msign": {"msign": "polar-express"},
+    "exact msign": {"msign": "svd"},
+    "msign_dtype": {"msign_dtype": torch.bfloat16},
+}
 REST: dict[str, Kwargs] = {"rest": {"rest": "signum", "rest_betas": (0.8, 0.9)}}
 SIDES: dict[str, Kwargs] = {
     "refresh_every": {"refresh_every": 3, "stagger": False},
@@ -134,6 +138,7 @@ BAD_VALUES: list[tuple[Kwargs, type[Exception], str]] = [
     ({"refresh_every": 0}, ValueError, "refresh_every must be a whole number of at least 1"),
     ({"max_dim": 0}, ValueError, "max_dim must be a whole number of at least 1"),
     ({"sides": "long"}, ValueError, "sides must be one of both, short, got 'long'"),
+    ({"msign_dtype": torch.int8}, ValueError, "msign_dtype must be None or one of torch.float64"),
     ({"msign": "newton"}, ValueError, "did you mean 'newton-schulz'"),
     ({"rest": "adam"}, ValueError, "did you mean 'adamw'"),
     ({"variant": "factor"}, ValueError, "did you mean 'factored'"),

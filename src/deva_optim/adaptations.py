@@ -141,7 +141,8 @@ def _linf(x: Evidence) -> Quotient:
 def _spectral(x: Evidence) -> Tensor:
     (rc,), (V,) = x.measured, x.moments
     assert isinstance(rc, Product)
-    noise = V + _lifted(x.eps * compact(V.mean((-2, -1), keepdim=True)))
+    mean = V.flatten(-2).mean(-1)[..., None, None]  # faster than over two dimensions
+    noise = V + _lifted(x.eps * compact(mean))
     return torch.div(rc.left, noise, out=noise).mul_(rc.right).sqrt_()  # √(r cᵀ / (V + ε V̄))
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]  # torch does not list it
 
 from .householder import orthonormalise_
-from .terms import Product, product
+from .terms import Product, mirror_, product
 
 Side = Tensor | None
 SIDES: Final = ("left", "right")
@@ -57,6 +57,7 @@ def refresh_(L: Tensor, Q: Tensor) -> None:
     QR favours the columns that come first, so they are sorted by Rayleigh quotient for it and put
     back afterwards: whatever was measured along column i of Q still belongs to column i.
     """
+    mirror_(L)
     rayleigh = torch.cat([_multiply_(L, columns) for columns in torch.split(Q, _STRIP, -1)], -1)
     order = rayleigh.argsort(-1, descending=True)
     _reorder_(Q, order)
@@ -77,8 +78,9 @@ def inverse_root_(L: Tensor, P: Tensor, *, root: int, eps: float) -> None:
         eigenvalues, Q = torch.linalg.eigh(A)
         # Rounding leaves eigenvalues just below zero; a singular L and ε = 0 would divide by zero.
         floor = torch.finfo(A.dtype).eps * eigenvalues[..., -1:] + torch.finfo(A.dtype).tiny
-        scale = (eigenvalues.clamp_min(0) + eps).maximum(floor).pow(-1.0 / root)
-        power: Tensor = (Q * scale.unsqueeze(-2)) @ Q.mT
+        half = (eigenvalues.clamp_min(0) + eps).maximum(floor).pow(-0.5 / root)
+        Q.mul_(half.unsqueeze(-2))
+        power: Tensor = Q @ Q.mT
         return power
 
     P.copy_(_solve(inverse_power, L, keep=P))
@@ -109,9 +111,11 @@ def _solve(decompose: Callable[[Tensor], Tensor], A: Tensor, *, keep: Tensor) ->
             result = decompose(A.to(dtype)).to(A.dtype)
         except LinAlgError:
             continue
-        finite = result.isfinite().all(-1).all(-1)[..., None, None]
-        if A.device.type != "cpu" or bool(finite.all()):
+        if A.device.type != "cpu":
+            finite = result.isfinite().all(-1).all(-1)[..., None, None]
             return torch.where(finite, result, keep)
+        if result.sum().isfinite():
+            return result
     if A.ndim > 2:  # one matrix that fails must not cost the others of the batch their basis
         return torch.stack([_solve(decompose, a, keep=k) for a, k in zip(A, keep, strict=True)])
     return keep

@@ -8,6 +8,7 @@ U Σ Vᵀ    its singular value decomposition; msign(X) = U Vᵀ
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Final, Literal, get_args
 
 import torch
@@ -38,6 +39,11 @@ POLAR_EXPRESS: Final[tuple[Quintic, ...]] = (
     *((a / _SAFETY, b / _SAFETY**3, c / _SAFETY**5) for a, b, c in _POLAR_EXPRESS[:-1]),
     _POLAR_EXPRESS[-1],
 )
+
+_ITERATIONS: Final[dict[str, tuple[tuple[Quintic, ...], float]]] = {
+    "newton-schulz": (NEWTON_SCHULZ, 1.0),
+    "polar-express": (POLAR_EXPRESS, _SAFETY),
+}
 
 
 def msign(X: Tensor, kind: MsignKind = "newton-schulz") -> Tensor:
@@ -70,27 +76,54 @@ def msign(X: Tensor, kind: MsignKind = "newton-schulz") -> Tensor:
     return value(polar(A, kind)).to(X.dtype)
 
 
-def polar(A: Tensor, kind: MsignKind, *, scratch: bool = False) -> Product:
-    """The matrix sign of A as the last product that it takes; scratch memory is used up."""
-    if kind == "newton-schulz":
-        return _iterate(A, NEWTON_SCHULZ, safety=1.0, scratch=scratch)
-    if kind == "polar-express":
-        return _iterate(A, POLAR_EXPRESS, safety=_SAFETY, scratch=scratch)
+def polar(
+    A: Tensor, kind: MsignKind, *, dtype: torch.dtype | None = None, scratch: bool = False
+) -> Tensor | Product:
+    """The matrix sign of A, if possible as the last product that it takes.
+
+    Args:
+        A: A matrix or a batch of them, …×n×m.
+        kind: As for `msign`.
+        dtype: That of the products of an iteration; None is the dtype of A.
+        scratch: Whether the memory of A may be used up.
+    """
     if kind == "svd":
         return _decompose(A)
-    raise ValueError(f"kind must be one of {', '.join(MSIGN_KINDS)}, got {kind!r}")
+    if kind not in _ITERATIONS:
+        raise ValueError(f"kind must be one of {', '.join(MSIGN_KINDS)}, got {kind!r}")
+    coefficients, safety = _ITERATIONS[kind]
+    X = _normalized(A, safety, scratch=scratch)
+    if dtype is None or dtype == A.dtype:
+        return _iterate(X, coefficients)
+    return value(_iterate(X.to(dtype), coefficients)).to(A.dtype)
 
 
-def _iterate(
-    A: Tensor, coefficients: tuple[Quintic, ...], *, safety: float, scratch: bool
-) -> Product:
+def fast_dtype(X: Tensor) -> torch.dtype:
+    """bfloat16 where the device has units for its products and X is float32; else that of X."""
+    if X.dtype == torch.float32 and X.device.type == "cuda" and _has_bfloat16():
+        return torch.bfloat16
+    return X.dtype
+
+
+@cache
+def _has_bfloat16() -> bool:
+    return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+
+
+def _normalized(A: Tensor, safety: float, *, scratch: bool) -> Tensor:
+    """A with a Frobenius norm of 1 / safety, so that no singular value is above that."""
+    norm = (safety * frobenius(A)).clamp_min(torch.finfo(A.dtype).tiny)
+    return torch.div(A, norm, out=A if scratch else None)
+
+
+def _iterate(A: Tensor, coefficients: tuple[Quintic, ...]) -> Product:
     """A after one quintic step a X + (b K + c K²) X for each triple, on its short side."""
     tall = A.shape[-2] > A.shape[-1]
     X = (A.mT if tall else A).reshape(-1, min(A.shape[-2:]), max(A.shape[-2:]))
-    norm = (safety * frobenius(X)).clamp_min(torch.finfo(X.dtype).tiny)
-    X = torch.div(X, norm, out=X if scratch else None)
-    # In units of n³, with m = ρ n: 5 (2ρ + 1) products one way, 2ρ + 17 the other.
-    iterate = _by_gram if X.shape[-1] > 1.5 * X.shape[-2] else _by_steps
+    # In units of n³, with m = ρ n: 5 (2ρ + 1) products one way, 2ρ + 17 the other, which needs
+    # the precision: in bfloat16 the small eigenvalues of K are lost to rounding.
+    long = X.shape[-1] > 1.5 * X.shape[-2] and X.dtype not in (torch.bfloat16, torch.float16)
+    iterate = _by_gram if long else _by_steps
     P, X = (
         factor.reshape(*A.shape[:-2], *factor.shape[-2:]) for factor in iterate(X, coefficients)
     )

@@ -36,6 +36,7 @@ DEFAULTS: Final[dict[str, Any]] = {
     "stagger": True,
     "sign_stabilize": False,
     "msign": "newton-schulz",
+    "msign_dtype": None,
     "sides": "both",
     "max_dim": 10_000,
     "skip_first": False,
@@ -60,7 +61,7 @@ class Engine(Optimizer):
                               of the basis
         exp_avg_sq            V, in the shape of the parameter and the coordinates of the basis
         exp_avg_rows, _cols   V_r and V_c of the factored variant
-        covariance_left, …    L and R
+        covariance_left, …    L and R; of a large one only the lower half is kept up to date
         basis_left, …         Q_L and Q_R, or root_left, … of Shampoo
         iterate_avg           the average of SPlus's iterates
         clock                 what times the refreshes: it runs from the phase of the parameter on

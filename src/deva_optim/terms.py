@@ -127,16 +127,23 @@ def average_(X: Tensor, term: Term, weight: Number) -> None:
 
 
 def add_gram_(L: Tensor, A: Tensor, *, keep: Number, weight: float) -> None:
-    """L ← keep · L + weight · A Aᵀ; of a large one half is computed, and mirrored."""
-    n = L.shape[-1]
-    if n < _SYMMETRIC_FROM:
-        add_(L, Product(A, A.mT), keep=keep, weight=weight)
-        return
-    for start in range(0, n, _BLOCK_ROWS):
-        stop = min(start + _BLOCK_ROWS, n)
+    """L ← keep · L + weight · A Aᵀ; of a large one only the lower half, see `mirror_`."""
+    for start, stop in _rows(L):
         block = Product(A[..., start:stop, :], A[..., :stop, :].mT)
         add_(L[..., start:stop, :stop], block, keep=keep, weight=weight)
+
+
+def mirror_(L: Tensor) -> None:
+    """Make the upper half of L what `add_gram_` left in the lower one."""
+    for start, stop in _rows(L):
         L[..., :start, start:stop] = L[..., start:stop, :start].mT
+
+
+def _rows(L: Tensor) -> list[tuple[int, int]]:
+    """The rows of blocks that a symmetric matrix is worked on in, a small one in a single row."""
+    n = L.shape[-1]
+    size = _BLOCK_ROWS if n >= _SYMMETRIC_FROM else n
+    return [(start, min(start + size, n)) for start in range(0, n, size)]
 
 
 def _as_batch(X: Tensor) -> Tensor | None:

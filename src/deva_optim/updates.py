@@ -12,7 +12,7 @@ from torch import Tensor
 
 from . import bases
 from .adaptations import ADAM, Adaptation, Evidence, ema_mass
-from .directions import frobenius, inverse_norm, polar, settled_sign
+from .directions import fast_dtype, frobenius, inverse_norm, polar, settled_sign
 from .terms import Number, Quotient, Term, average_, value
 
 if TYPE_CHECKING:
@@ -149,4 +149,5 @@ def _direction(stack: Stack, D: Tensor) -> Term:
         return sign(D)
     if stack.group["sign_stabilize"]:
         D = sign(D)
-    return polar(D, stack.group["msign"], scratch=D is not stack.read("exp_avg"))
+    dtype = stack.group["msign_dtype"] or fast_dtype(D)
+    return polar(D, stack.group["msign"], dtype=dtype, scratch=D is not stack.read("exp_avg"))

@@ -31,7 +31,7 @@ CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "layout": get_args(Layout),
 }
 FLAGS: Final = ("nesterov", "maximize", "sign_stabilize", "skip_first", "stagger")
-STATE_DTYPES: Final = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+DTYPES: Final = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 def check_group(group: Mapping[str, Any]) -> None:
@@ -147,9 +147,9 @@ def _split_dim(name: str, value: object) -> None:
         raise ValueError(f"{name} must be -2 (rows) or -1 (columns), got {value!r}")
 
 
-def _state_dtype(name: str, value: object) -> None:
-    if value is not None and value not in STATE_DTYPES:
-        names = ", ".join(str(dtype) for dtype in STATE_DTYPES)
+def _dtype(name: str, value: object) -> None:
+    if value is not None and value not in DTYPES:
+        names = ", ".join(str(dtype) for dtype in DTYPES)
         raise ValueError(f"{name} must be None or one of {names}, got {value!r}")
 
 
@@ -173,6 +173,7 @@ _CHECKS: Final[Mapping[str, Callable[[str, object], None]]] = {
     "ema_rate": _decay,
     "split": _split,
     "split_dim": _split_dim,
-    "state_dtype": _state_dtype,
+    "state_dtype": _dtype,
+    "msign_dtype": _dtype,
     "foreach": _foreach,
 }

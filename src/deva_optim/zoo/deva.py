@@ -41,6 +41,8 @@ class DeVA(Engine):
             the gradient, not of the momentum).
         sign_stabilize: Take the matrix sign of sign(M′).
         msign: How to compute the matrix sign: `"newton-schulz"`, `"polar-express"` or `"svd"`.
+        msign_dtype: dtype of its products; unless given bfloat16 where the GPU has units for it,
+            and float32 elsewhere.
         sides: `"both"`, or `"short"` for a basis on the shorter side of a rectangle alone.
         max_dim: A side longer than this keeps the identity for a basis.
         skip_first: Let the first gradient choose the bases and do nothing else.
@@ -77,6 +79,7 @@ class DeVA(Engine):
         variant: Variant = "default",
         sign_stabilize: bool = False,
         msign: MsignKind = "newton-schulz",
+        msign_dtype: torch.dtype | None = None,
         sides: Sides = "both",
         max_dim: int = 10_000,
         skip_first: bool = False,
@@ -99,6 +102,7 @@ class DeVA(Engine):
             "variant": variant,
             "sign_stabilize": sign_stabilize,
             "msign": msign,
+            "msign_dtype": msign_dtype,
             "sides": sides,
             "max_dim": max_dim,
             "skip_first": skip_first,
@@ -177,6 +181,7 @@ class DeVASinf(Engine):
         variant: Variant = "default",
         sign_stabilize: bool = False,
         msign: MsignKind = "newton-schulz",
+        msign_dtype: torch.dtype | None = None,
         sides: Sides = "both",
         max_dim: int = 10_000,
         skip_first: bool = False,
@@ -199,6 +204,7 @@ class DeVASinf(Engine):
             "variant": variant,
             "sign_stabilize": sign_stabilize,
             "msign": msign,
+            "msign_dtype": msign_dtype,
             "sides": sides,
             "max_dim": max_dim,
             "skip_first": skip_first,

@@ -35,6 +35,8 @@ class Muon(Engine):
         maximize: Climb instead of descend.
         foreach: False updates one tensor at a time; otherwise equal shapes go together.
         msign: How to compute the matrix sign: `"newton-schulz"`, `"polar-express"` or `"svd"`.
+        msign_dtype: dtype of its products; unless given bfloat16 where the GPU has units for it,
+            and float32 elsewhere.
         rest: The method for what is not a matrix: `"adamw"`, `"deva-linf"`, …
         rest_betas: Its betas.
         nonfinite: What a NaN or infinity in a gradient does: `"skip"` leaves out the step of that
@@ -65,6 +67,7 @@ class Muon(Engine):
         maximize: bool = False,
         foreach: bool | None = None,
         msign: MsignKind = "newton-schulz",
+        msign_dtype: torch.dtype | None = None,
         rest: Rest = "adamw",
         rest_betas: tuple[float, float] = (0.9, 0.99),
         nonfinite: NonFinite = "skip",
@@ -80,6 +83,7 @@ class Muon(Engine):
             "maximize": maximize,
             "foreach": foreach,
             "msign": msign,
+            "msign_dtype": msign_dtype,
             "rest": rest,
             "rest_betas": rest_betas,
             "nonfinite": nonfinite,
@@ -106,6 +110,8 @@ class AdaMuon(Engine):
         foreach: False updates one tensor at a time; otherwise equal shapes go together.
         sign_stabilize: Take the matrix sign of sign(M), as the paper does, or of M.
         msign: How to compute the matrix sign: `"newton-schulz"`, `"polar-express"` or `"svd"`.
+        msign_dtype: dtype of its products; unless given bfloat16 where the GPU has units for it,
+            and float32 elsewhere.
         rest: The method for what is not a matrix: `"adamw"`, `"deva-linf"`, …
         rest_betas: Its betas.
         nonfinite: `"skip"` or `"raise"`, see `Muon`.
@@ -134,6 +140,7 @@ class AdaMuon(Engine):
         foreach: bool | None = None,
         sign_stabilize: bool = True,
         msign: MsignKind = "newton-schulz",
+        msign_dtype: torch.dtype | None = None,
         rest: Rest = "adamw",
         rest_betas: tuple[float, float] = (0.9, 0.99),
         nonfinite: NonFinite = "skip",
@@ -150,6 +157,7 @@ class AdaMuon(Engine):
             "foreach": foreach,
             "sign_stabilize": sign_stabilize,
             "msign": msign,
+            "msign_dtype": msign_dtype,
             "rest": rest,
             "rest_betas": rest_betas,
             "nonfinite": nonfinite,
