@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 import deva_optim as do
-from benchmarks import results, step
+from benchmarks import launches, results, step, training
 from benchmarks.checks import Check, checks
 from benchmarks.flops import Flops, count_flops, profiled
 from benchmarks.machine import CpuTimes, others_share
@@ -341,3 +341,26 @@ def test_the_list_names_everything(capsys: pytest.CaptureFixture[str]) -> None:
     assert step.main(["--list"]) == 0
     shown = capsys.readouterr().out
     assert all(name in shown for name in (*SETS, *SUBJECTS))
+
+
+# Launches and training --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", launches.NAMES)
+def test_launches_do_not_hang_on_the_size_of_a_matrix(name):
+    few, some = launches.counted(name, ((6, 6), (4, 9)), 10)
+    again, more = launches.counted(name, ((60, 60), (40, 90)), 10)
+    assert few == again > 0
+    assert more > 50 * some > 0
+    assert launches.counted(name, ((6, 6), (4, 9), (5, 7)), 10)[0] > few
+
+
+def test_a_training_step_is_timed_for_every_optimizer():
+    lines: list[str] = []
+    settings = training.Settings(layers=1, width=16, heads=2, context=8, batch=2)
+    training.run(settings, 2, lines.append)
+    text = "\n".join(lines)
+    assert "16 tokens a step, 2 rounds" in text
+    for name in training.OPTIMIZERS:
+        assert any(line.startswith(name) for line in lines)
+    assert text.count("10. time of a training step") == 2
