@@ -27,7 +27,7 @@ from .shapes import Shape, shape_set
 from .subjects import SUBJECTS
 
 NAMES: Final = ("adamw", "deva-linf", "muon", "deva-short", "deva-both", "soap")
-_META: Final = torch.library.Library("aten", "IMPL", "Meta")
+_META: Final = torch.library.Library("aten", "IMPL", "Meta")  # type: ignore[no-untyped-call]
 
 
 @cache
@@ -37,14 +37,14 @@ def _teach_geqrf() -> None:
     def geqrf(A: Tensor) -> tuple[Tensor, Tensor]:
         return torch.empty_like(A), A.new_empty(*A.shape[:-2], min(A.shape[-2:]))
 
-    _META.impl("geqrf", geqrf)
+    _META.impl("geqrf", geqrf)  # type: ignore[no-untyped-call]
 
 
-class Counter(TorchDispatchMode):
+class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the operators that would launch a kernel, and the bytes that they touch."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.launches = 0
         self.bytes = 0
 
