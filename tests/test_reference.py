@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import reference
+from deva_optim import bases, householder, terms
 from optimizers import OPTIMIZERS
 
 STEPS = 50
@@ -42,6 +43,7 @@ CASES = {
     "splus": ("splus", "splus", {}),
     "splus-short": ("splus", "splus", {"sides": "short", "nesterov": True}),
 }
+BASED = ("soap", "deva-sinf", "shampoo", "splus")
 BETAS = {"splus": (0.9, 0.95), "default": (0.9, 0.95, 0.9)}
 
 
@@ -104,6 +106,18 @@ def test_agrees_with_the_reference(case, kind):
     # by 1/ε in the null space for SOAP and Shampoo, by msign for singular values near zero.
     for X_ours, X_ref in zip(trajectory, expected, strict=True):
         np.testing.assert_allclose(X_ours, X_ref, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("kind", ["square", "wide", "tall", "batch"])
+@pytest.mark.parametrize("case", [c for c in CASES if c.startswith(BASED)])
+def test_agrees_with_the_reference_in_blocks(case, kind, monkeypatch):
+    """The ways of large matrices, taken by small ones: half products, strips and panels."""
+    monkeypatch.setattr(terms, "_SYMMETRIC_FROM", 2)
+    monkeypatch.setattr(terms, "_BLOCK_ROWS", 2)
+    monkeypatch.setattr(bases, "_STRIP", 2)
+    monkeypatch.setattr(householder, "_PANELS_FROM", 2)
+    monkeypatch.setattr(householder, "_WIDTH", 2)
+    test_agrees_with_the_reference(case, kind)
 
 
 def test_splus_averages_its_iterates():

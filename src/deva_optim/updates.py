@@ -94,16 +94,9 @@ def shampoo_(stack: Stack) -> tuple[Term, Number]:
 
 
 def plain_ema_(stack: Stack) -> Tensor:
-    """M ← β₁ M + (1 − β₁) G; the direction sees M."""
-    M = stack.read("exp_avg").lerp_(stack.G, stack.weight(stack.betas[0], stack.gate))
-    stack.commit("exp_avg")
-    return M
-
-
-def rotated_ema_(stack: Stack) -> Tensor:
-    """The same in the coordinates of the basis, in which M is kept: M′ ← β₁ M′ + (1 − β₁) G′."""
-    G, M = stack.projected, stack.read("exp_avg")
-    M.lerp_(G, stack.weight(stack.betas[0], stack.gate))
+    """M ← β₁ M + (1 − β₁) G, in the coordinates that M is kept in; the direction sees M."""
+    G = stack.projected if stack.method.rotated else stack.G
+    M = stack.read("exp_avg").lerp_(G, stack.weight(stack.betas[0], stack.gate))
     stack.commit("exp_avg")
     return M
 
