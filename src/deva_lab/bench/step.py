@@ -1,9 +1,9 @@
 """Compare the cost of a step: ours, a plain Muon, and the peers that are installed.
 
-    python -m benchmarks.step                                 what the requirements ask about
-    python -m benchmarks.step gpt-768 --only 'deva-*' muon    some subjects on one set of shapes
-    python -m benchmarks.step --dims 128,256,512 --only deva-short muon     how the cost grows
-    python -m benchmarks.step --list                          what there is to choose from
+    deva bench step                                 what the requirements ask about
+    deva bench step gpt-768 --only 'deva-*' muon    some subjects on one set of shapes
+    deva bench step --dims 128,256,512 --only deva-short muon     how the cost grows
+    deva bench step --list                          what there is to choose from
 
 Subjects take turns, round after round, and ratios are taken within rounds. A table and the
 requirements that were set are printed; all numbers and a chart are written to runs/bench/.
@@ -77,7 +77,7 @@ def files(out: Path) -> tuple[Path, Path]:
 def parser() -> argparse.ArgumentParser:
     """The options of the command line."""
     layout = argparse.RawDescriptionHelpFormatter
-    found = argparse.ArgumentParser("benchmarks.step", None, __doc__, formatter_class=layout)
+    found = argparse.ArgumentParser("deva bench step", None, __doc__, formatter_class=layout)
     add, default = found.add_argument, Settings()
     add("shapes", nargs="*", help=f"sets of shapes ({' '.join(default.shapes)})")
     add("--dims", type=widths, default=(), help="widths of one GPT block, 128,256,…")

@@ -7,8 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from ..errors import UsageError
 
-class SettingsError(ValueError):
+
+class SettingsError(UsageError):
     """What was asked for cannot be measured; the message says what can."""
 
 

@@ -1,7 +1,6 @@
 """What a step costs: time, memory and FLOPs of every method and its peers, on real shapes.
 
-`python -m benchmarks.step`, from the root of the repository, runs it; `benchmarks.step.run` is the
-same for a program.
+`deva bench` runs it; `deva_lab.bench.step.run` is the same for a program.
 """
 
 import os

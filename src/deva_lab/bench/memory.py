@@ -16,7 +16,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from .shapes import Shape, matrices
 
-_RUN: Final = "benchmarks: run"  # the names of events in a trace: a mark of ours, and torch's
+_RUN: Final = "deva bench: run"  # the names of events in a trace: a mark of ours, and torch's
 _MEMORY: Final = "[memory]"
 
 

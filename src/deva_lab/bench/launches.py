@@ -1,7 +1,7 @@
 """Count what a step asks of an accelerator: kernels launched and bytes moved.
 
-    python -m benchmarks.launches                    GPT-2 small
-    python -m benchmarks.launches gpt-256 moe        other sets of shapes
+    deva bench launches                    GPT-2 small
+    deva bench launches gpt-256 moe        other sets of shapes
 
 Everything is on the meta device, where tensors have shapes and no values: no accelerator is needed,
 and a step that looked at a value on the host would fail. The first step, which chooses the bases,
@@ -11,6 +11,7 @@ is left out. Bytes are those of operands and results of every operator, as if no
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from functools import cache
 from typing import Any, Final
@@ -22,7 +23,7 @@ from torch.utils._pytree import tree_leaves
 
 from deva_optim.engine import Engine
 
-from .settings import Settings
+from .settings import Settings, SettingsError
 from .shapes import Shape, shape_set
 from .subjects import SUBJECTS
 
@@ -77,21 +78,25 @@ def counted(name: str, shapes: Sequence[Shape], steps: int) -> tuple[float, floa
     return counter.launches / steps, counter.bytes / steps
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Read the options and show a table for each set of shapes."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Read the options and show a table for each set of shapes; returns the exit code."""
     layout = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("benchmarks.launches", None, __doc__, formatter_class=layout)
+    parser = argparse.ArgumentParser("deva bench launches", None, __doc__, formatter_class=layout)
     parser.add_argument("shapes", nargs="*", default=["gpt2-small"], help="sets (gpt2-small)")
-    for name in parser.parse_args(argv).shapes:
-        found = shape_set(name)
+    try:
+        sets = [shape_set(name) for name in parser.parse_args(argv).shapes]
+    except SettingsError as error:
+        parser.error(str(error))
+    for found in sets:
         weights = 4 * found.numel
-        print(f"{name}: {len(found.shapes)} parameters, {found.numel:,} numbers")
+        print(f"{found.name}: {len(found.shapes)} parameters, {found.numel:,} numbers")
         print(f"{'subject':<14}{'launches':>10}{'bytes / weights':>18}")
         for subject in NAMES:
             launches, moved = counted(subject, found.shapes, Settings().refresh_every)
             print(f"{subject:<14}{launches:>10.0f}{moved / weights:>18.1f}")
         print()
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

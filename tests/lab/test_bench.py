@@ -12,17 +12,17 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 import deva_optim as do
-from benchmarks import launches, results, step, training
-from benchmarks.checks import Check, checks
-from benchmarks.flops import Flops, count_flops, profiled
-from benchmarks.machine import CpuTimes, others_share
-from benchmarks.memory import State, peak_bytes, state_bytes
-from benchmarks.plain_muon import PlainMuon
-from benchmarks.results import ONE, Result, SetResult, check_memory, measure_set
-from benchmarks.settings import Settings, matching
-from benchmarks.shapes import SETS, matrices, shape_set
-from benchmarks.subjects import SUBJECTS, Subject
-from benchmarks.timing import Timing, make_case, random_gradients, ratios
+from deva_lab.bench import cli, launches, results, step, training
+from deva_lab.bench.checks import Check, checks
+from deva_lab.bench.flops import Flops, count_flops, profiled
+from deva_lab.bench.machine import CpuTimes, others_share
+from deva_lab.bench.memory import State, peak_bytes, state_bytes
+from deva_lab.bench.plain_muon import PlainMuon
+from deva_lab.bench.results import ONE, Result, SetResult, check_memory, measure_set
+from deva_lab.bench.settings import Settings, matching
+from deva_lab.bench.shapes import SETS, matrices, shape_set
+from deva_lab.bench.subjects import SUBJECTS, Subject
+from deva_lab.bench.timing import Timing, make_case, random_gradients, ratios
 from deva_optim.methods import METHODS, method_of
 
 TINY = Settings(rounds=2, steps=2, refresh_every=2, warmup=3, gradients=2, peak_size=32)
@@ -357,10 +357,37 @@ def test_launches_do_not_hang_on_the_size_of_a_matrix(name):
 
 def test_a_training_step_is_timed_for_every_optimizer():
     lines: list[str] = []
-    settings = training.Settings(layers=1, width=16, heads=2, context=8, batch=2)
+    settings = training.TrainingSettings("tiny", vocabulary=50, batch=1)
     training.run(settings, 2, lines.append)
     text = "\n".join(lines)
-    assert "16 tokens a step, 2 rounds" in text
+    assert "64 tokens a step, 2 rounds" in text
     for name in training.OPTIMIZERS:
         assert any(line.startswith(name) for line in lines)
     assert text.count("10. time of a training step") == 2
+
+
+# The command ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("argv", [["--list"], ["step", "--list"]])
+def test_without_a_name_it_is_the_step(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(argv) == 0
+    assert "gpt2-small" in capsys.readouterr().out
+
+
+def test_the_command_counts_launches(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["launches", "gpt-16:1"]) == 0
+    shown = capsys.readouterr().out
+    assert "gpt-16:1: 6 parameters" in shown
+    assert all(name in shown for name in launches.NAMES)
+
+
+def test_the_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(f"deva bench {name}" in shown for name in cli.COMMANDS)
+
+
+def test_an_unknown_command_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["stp"]) == 2
+    assert "unknown command 'stp'; known are step, training, launches" in capsys.readouterr().err

@@ -12,6 +12,8 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
+import deva_optim
+
 PACKAGES: Final = ("torch", "pytorch_optimizer", "heavyball")
 
 
@@ -65,13 +67,15 @@ def others_share(before: CpuTimes | None, after: CpuTimes | None) -> float | Non
 
 
 def _commit() -> str:
-    """The commit of this file, with a mark if the sources have changed since."""
-    head, changes = _git("rev-parse", "HEAD"), _git("status", "--porcelain", "src", "benchmarks")
-    return "unknown" if head is None else head + (" with changes" if changes else "")
+    """The commit of the optimizers, with a mark if the sources have changed since."""
+    if not _git("ls-files", "__init__.py"):  # installed somewhere inside of another repository
+        return "unknown"
+    head, changes = _git("rev-parse", "HEAD"), _git("status", "--porcelain", "..")
+    return f"{head} with changes" if changes else f"{head}"
 
 
 def _git(*arguments: str) -> str | None:
-    root = Path(__file__).parent.parent
+    root = Path(deva_optim.__file__).parent
     try:
         return subprocess.check_output(
             ["git", *arguments], cwd=root, text=True, stderr=subprocess.DEVNULL

@@ -1,0 +1,1 @@
+"""The laboratory: compares optimizers on real training, measures them, and draws reports."""

@@ -1,0 +1,38 @@
+"""`deva bench`: what a step costs.
+
+    deva bench                        time of a step: ours, a plain Muon, and the peers installed
+    deva bench step gpt-768           the same for one set of shapes
+    deva bench training               whole training steps, forward and backward included
+    deva bench launches               kernels and bytes of a step on an accelerator, counted
+
+Each has a --help of its own.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from . import launches, step, training
+
+COMMANDS: Final[dict[str, Callable[[Sequence[str]], int]]] = {
+    "step": step.main,
+    "training": training.main,
+    "launches": launches.main,
+}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run a benchmark; returns the exit code. Without the name of one it is `step`."""
+    name, *rest = argv or ("step",)
+    if name in ("-h", "--help"):
+        print(__doc__)
+        return 0
+    if name in COMMANDS:
+        return COMMANDS[name](rest)
+    if name.startswith("-"):  # options alone are those of `step`
+        return step.main(argv)
+    known = ", ".join(COMMANDS)
+    print(f"deva bench: unknown command {name!r}; known are {known}", file=sys.stderr)
+    return 2
