@@ -1,0 +1,98 @@
+"""Files and folders that are there whole or not at all, whatever is killed when."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+PARTIAL = ".partial-"
+STALE_SECONDS = 7 * 24 * 3600  # what a killed process left behind goes after a week
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """The path of a temporary file that becomes `path` when the block ends well."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sweep(path.parent)
+    with tempfile.TemporaryDirectory(prefix=PARTIAL, dir=path.parent) as folder:
+        partial = Path(folder) / path.name
+        yield partial
+        flush(partial)
+        os.replace(partial, path)
+    flush(path.parent)
+
+
+@contextmanager
+def replacing_folder(path: Path, *, is_whole: Callable[[Path], bool]) -> Iterator[Path]:
+    """A temporary folder that becomes `path` when the block ends well.
+
+    What stands there is removed, unless it is whole: then another process has been faster, and its
+    work is kept.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sweep(path.parent)
+    with tempfile.TemporaryDirectory(prefix=PARTIAL, dir=path.parent) as folder:
+        partial = Path(folder) / path.name
+        partial.mkdir()
+        yield partial
+        for file in (*partial.iterdir(), partial):
+            flush(file)
+        if not is_whole(path):
+            _swap_in(partial, path, aside=Path(folder) / "old")
+    flush(path.parent)
+
+
+def _swap_in(partial: Path, path: Path, *, aside: Path) -> None:
+    with suppress(FileNotFoundError):
+        os.rename(path, aside)  # a folder that is not empty cannot be renamed over
+    try:
+        os.rename(partial, path)
+    except OSError:
+        # Another process has put its folder there since; both hold the same.
+        if not path.is_dir():
+            raise
+
+
+def read_sealed(path: Path) -> str | None:
+    """The text of a file written by `write_sealed`, or None if it is missing or damaged."""
+    try:
+        seal, _, text = path.read_text(encoding="utf-8").partition("\n")
+    except (OSError, ValueError):
+        return None
+    return text if seal == _seal(text) else None
+
+
+def write_sealed(path: Path, text: str) -> None:
+    """Write a text behind its own digest."""
+    with replacing(path) as partial:
+        partial.write_text(f"{_seal(text)}\n{text}", encoding="utf-8")
+
+
+def _seal(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def flush(path: Path) -> None:
+    """Wait until a file or a folder's entries are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sweep(folder: Path, *, older_than: float = STALE_SECONDS) -> None:
+    """Remove what processes killed some time ago, a week unless given, left behind."""
+    for partial in folder.glob(f"{PARTIAL}*"):
+        try:
+            stale = time.time() - partial.stat().st_mtime > older_than
+        except FileNotFoundError:
+            continue
+        if stale:
+            shutil.rmtree(partial, ignore_errors=True)

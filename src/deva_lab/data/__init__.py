@@ -1,0 +1,1 @@
+"""Text and images: by name, by path, or out of what every Python has."""

@@ -1,0 +1,127 @@
+"""Images by name or by path."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from ..errors import UsageError, unknown
+from .documents import require
+from .image_folders import archive_images, folder_images, is_image
+from .image_set import Images, Report, silent
+from .image_sources import (
+    CIFAR_SIDE,
+    HUB,
+    cifar_binary,
+    cifar_files,
+    cifar_tiles,
+    digits,
+    fetched,
+    tile_files,
+)
+from .text_sources import data_folder
+
+__all__ = ["NAMES", "Images", "check_images", "load_images", "side_by_name"]
+
+IN_DATA_FOLDER: Final = {
+    "cifar10-small": "cifar10-small",
+    "tiny-imagenet": "tiny-imagenet-32px-40cls.tar.xz",
+}
+NAMES: Final = ("digits", *HUB, *IN_DATA_FOLDER)
+ARCHIVES: Final = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+
+
+def load_images(name: str, *, cache: Path | None = None, report: Report = silent) -> Images:
+    """The images of a name or a path.
+
+    Args:
+        name: One of `NAMES`; or the path of a folder with a sub-folder for each class (or train/
+            and val/ with such), of a tar archive of small images laid out so, or of a folder with
+            CIFAR-10's binary files.
+        cache: The folder for decoded images, see `cache_folder`.
+        report: Hears what takes long.
+
+    Raises:
+        UsageError: If there are none.
+    """
+    check_images(name)
+    if name == "digits":
+        return digits()
+    if name in HUB:
+        return fetched(name, report)
+    path = _path_of(name)
+    if name == "cifar10-small":
+        return cifar_tiles(name, path)
+    if path.is_file():
+        return archive_images(path, _label(name, path), cache=cache, report=report)
+    files = cifar_files(path)
+    return cifar_binary(path.name, *files) if files else folder_images(path, report=report)
+
+
+def check_images(name: str) -> None:
+    """Raises UsageError for what `load_images` would find missing, without loading anything."""
+    if name == "digits":
+        require("sklearn", extra="lab")
+        return
+    require("PIL", extra="lab")
+    if name in HUB:
+        require("datasets", extra="hub")
+        return
+    path = _path_of(name)
+    if name == "cifar10-small":
+        _check_tiles(path)
+    elif path.is_file():
+        _check_archive(path)
+    elif cifar_files(path) is None and not any(map(is_image, path.rglob("*"))):
+        raise UsageError(f"there is no image in the folder {path}")
+
+
+def side_by_name(name: str) -> int | None:
+    """The side of the images of a name, as far as it is known without loading them."""
+    if name == "digits":
+        return 8
+    if name in HUB:
+        return HUB[name].side
+    return CIFAR_SIDE if name in IN_DATA_FOLDER else None
+
+
+def _path_of(name: str) -> Path:
+    """Where the images of a name that is not `digits` or on the hub are."""
+    if name in IN_DATA_FOLDER:
+        return _in_data_folder(name)
+    path = Path(name).expanduser()
+    if path.exists():
+        return path
+    if os.sep in name or "." in name:
+        raise UsageError(f"there is no folder or file of images at {name}")
+    raise unknown("images", name, NAMES)
+
+
+def _in_data_folder(name: str) -> Path:
+    folder, entry = data_folder(), IN_DATA_FOLDER[name]
+    if folder is None:
+        raise UsageError(
+            f"{name} is read from the folder that the environment variable DEVA_DATA names, "
+            f"which is not set: set it to the folder that holds {entry}"
+        )
+    if not (folder / entry).exists():
+        raise UsageError(f"{name} needs {entry} in DEVA_DATA, and {folder} has none")
+    return folder / entry
+
+
+def _check_tiles(folder: Path) -> None:
+    for path in tile_files(folder):
+        if not path.is_file():
+            raise UsageError(f"cifar10-small needs the file {path.name} in {folder}")
+
+
+def _check_archive(path: Path) -> None:
+    if not path.name.lower().endswith(ARCHIVES):
+        raise UsageError(
+            f"{path} is no folder of images and no archive ({', '.join(ARCHIVES)}) of them"
+        )
+
+
+def _label(name: str, path: Path) -> str:
+    return name if name in IN_DATA_FOLDER else path.name

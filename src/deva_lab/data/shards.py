@@ -1,0 +1,139 @@
+"""Token shards as modded-nanogpt writes them: 256 int32 of header, then uint16 tokens."""
+
+from __future__ import annotations
+
+import glob
+import json
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..atomic import replacing
+from ..errors import UsageError
+from .tokenizers import GPT2_VOCABULARY, Gpt2Tokenizer
+from .tokens import Concatenated, Tokens
+
+MAGIC, VERSION, HEADER = 20240520, 1, 256
+DESCRIPTION = "shards.json"  # beside shards of our own: their vocabulary and bytes a token
+MEASURED_TOKENS = 1 << 20  # of validation, to find the bytes a token of shards not our own
+
+
+@dataclass(frozen=True)
+class ShardFiles:
+    """The shards of a corpus, by side."""
+
+    train: tuple[Path, ...]
+    validation: tuple[Path, ...]
+
+
+def find_shards(pattern: str) -> ShardFiles | None:
+    """The shards that a path, a glob or a folder means, or None if it means no .bin files.
+
+    A file with `val` in its name is for validation; where none is meant, those beside the training
+    shards are.
+
+    Raises:
+        UsageError: if shards for training or for validation are missing.
+    """
+    path = Path(pattern).expanduser()
+    found = sorted(path.glob("*.bin")) if path.is_dir() else _matches(path)
+    if not found:
+        return None
+    train = tuple(file for file in found if not _is_validation(file))
+    validation = tuple(file for file in found if _is_validation(file)) or _validation_beside(train)
+    if not train or not validation:
+        lacking = "*val*.bin to validate on" if train else "*train*.bin to train on"
+        raise UsageError(f"at {pattern} there is no {lacking}: give a folder or a glob with both")
+    return ShardFiles(train, validation)
+
+
+def _validation_beside(train: Sequence[Path]) -> tuple[Path, ...]:
+    files = {file for path in train for file in path.parent.glob("*.bin")}
+    return tuple(sorted(file for file in files if _is_validation(file)))
+
+
+def _is_validation(path: Path) -> bool:
+    """Whether the last of the words train and val in its name is val."""
+    sides = re.findall(r"(?<![a-z])(train|val)", path.name.lower())
+    return sides[-1:] == ["val"]
+
+
+def _matches(path: Path) -> list[Path]:
+    if path.suffix != ".bin":
+        return []
+    found = [Path(file) for file in glob.glob(glob.escape(str(path)))] or [
+        Path(file) for file in glob.glob(str(path), recursive=True)
+    ]
+    if not found:
+        raise UsageError(f"there is no shard at {path}")
+    return sorted(found)
+
+
+def map_shards(paths: Sequence[Path]) -> Tokens:
+    """The tokens of the shards, memory-mapped one behind the other."""
+    parts = [map_shard(path) for path in paths]
+    return parts[0] if len(parts) == 1 else Concatenated(parts)
+
+
+def map_shard(path: Path) -> npt.NDArray[np.uint16]:
+    """The tokens of one shard, memory-mapped.
+
+    Raises:
+        UsageError: if the header is another's, or promises other tokens than there are.
+    """
+    with path.open("rb") as file:
+        header = np.frombuffer(file.read(HEADER * 4), dtype="<i4")
+    if len(header) < HEADER or tuple(header[:2]) != (MAGIC, VERSION):
+        raise UsageError(
+            f"{path} is no token shard: it must begin with {MAGIC} and version {VERSION}"
+        )
+    present = (path.stat().st_size - HEADER * 4) / 2
+    if header[2] != present or header[2] < 1:
+        raise UsageError(
+            f"{path} is damaged: its header says {header[2]:,} tokens, there are {present:,.0f}"
+        )
+    return np.memmap(path, dtype="<u2", mode="r", offset=HEADER * 4)
+
+
+def write_shard(path: Path, tokens: npt.NDArray[Any]) -> None:
+    """Write a shard, which a kill leaves whole or absent."""
+    header = np.zeros(HEADER, dtype="<i4")
+    header[:3] = MAGIC, VERSION, len(tokens)
+    with replacing(path) as partial, partial.open("wb") as file:
+        file.write(header.tobytes())
+        for start in range(0, len(tokens), 1 << 20):
+            file.write(tokens[start : start + (1 << 20)].astype("<u2").tobytes())
+
+
+def write_description(folder: Path, *, vocabulary: int, bytes_per_token: float) -> None:
+    """Note beside shards what reading them does not tell."""
+    text = json.dumps({"vocabulary": vocabulary, "bytes_per_token": bytes_per_token})
+    with replacing(folder / DESCRIPTION) as partial:
+        partial.write_text(text + "\n", encoding="utf-8")
+
+
+def describe(files: ShardFiles) -> tuple[int, float]:
+    """The vocabulary and the bytes a token of shards: as noted beside them, else GPT-2's.
+
+    Without a note and without GPT-2's vocabulary at hand, the bytes a token are NaN.
+    """
+    path = files.validation[0].parent / DESCRIPTION
+    if path.is_file():
+        try:
+            noted = json.loads(path.read_text(encoding="utf-8"))
+            return int(noted["vocabulary"]), float(noted["bytes_per_token"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise UsageError(
+                f"{path} is damaged: remove it if the shards are in GPT-2's vocabulary"
+            ) from error
+    tokens = map_shard(files.validation[0])[:MEASURED_TOKENS]
+    try:
+        return GPT2_VOCABULARY, Gpt2Tokenizer().count_bytes(tokens) / len(tokens)
+    except UsageError:
+        return GPT2_VOCABULARY, math.nan

@@ -1,0 +1,35 @@
+"""What is wrong with what the user asked for, in words for the user."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UsageError(ValueError):
+    """A request that cannot be carried out; the command prints it and exits with code 2."""
+
+
+class MissingExtra(UsageError):  # noqa: N818
+    """A part of the laboratory that needs a package which is not installed.
+
+    >>> print(MissingExtra("datasets", extra="hub"))
+    the package datasets is not installed: pip install 'deva-optim[hub]'
+    """
+
+    def __init__(self, package: str, *, extra: str) -> None:
+        super().__init__(
+            f"the package {package} is not installed: pip install 'deva-optim[{extra}]'"
+        )
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> UsageError:
+    """The error for a name that is not known, with the nearest one that is.
+
+    >>> print(unknown("optimizer", "muno", ["adamw", "muon"]))
+    unknown optimizer 'muno', did you mean 'muon'? Known are adamw, muon
+    """
+    names = list(known)
+    nearest = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0)
+    hint = f", did you mean {nearest[0]!r}?" if nearest else "."
+    return UsageError(f"unknown {what} {name!r}{hint} Known are {', '.join(names)}")

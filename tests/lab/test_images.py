@@ -1,0 +1,410 @@
+"""Images by name and by path: read back exactly, cut in two without a leak, errors said at once."""
+
+import io
+import os
+import sys
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from deva_lab.data.cache import cache_folder
+from deva_lab.data.decoding import Encoded, Form, LazyImages, decode
+from deva_lab.data.image_folders import list_images
+from deva_lab.data.image_set import Labelled, images_of
+from deva_lab.data.image_sources import HubSet, hub_images
+from deva_lab.data.images import check_images, load_images, side_by_name
+from deva_lab.errors import MissingExtra, UsageError
+
+needs_data = pytest.mark.skipif("DEVA_DATA" not in os.environ, reason="DEVA_DATA is not set")
+
+
+def noise(*shape: int) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).integers(0, 256, shape, dtype=np.uint8)
+
+
+def encoded(pixels: np.ndarray, kind: str = "PNG") -> bytes:
+    """An image file of pixels (h, w, 3) or (h, w)."""
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, kind)
+    return buffer.getvalue()
+
+
+def write(root: Path, name: str, pixels: np.ndarray) -> None:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(encoded(pixels))
+
+
+def planes(pixels: np.ndarray) -> Tensor:
+    """(h, w, 3) as (3, h, w)."""
+    return torch.from_numpy(pixels).permute(2, 0, 1)
+
+
+# --- Digits --------------------------------------------------------------------------------------
+
+
+def test_digits_are_cut_in_two_class_by_class() -> None:
+    images = load_images("digits")
+    assert images.train.dtype == torch.uint8
+    assert images.train.shape[1:] == (1, 8, 8)
+    assert len(images.train) + len(images.validation) == 1797
+    assert (images.classes, images.side, images.channels) == (10, 8, 1)
+    held = images.validation_labels.bincount(minlength=10)
+    kept = images.train_labels.bincount(minlength=10)
+    assert ((held / (held + kept) - 0.2).abs() < 0.01).all()
+    assert torch.equal(images.train, load_images("digits").train)
+
+
+def test_digits_keep_their_labels() -> None:
+    from sklearn.datasets import load_digits
+
+    data = load_digits()
+    pairs = zip(data.images, data.target, strict=True)
+    known = {image.astype(np.uint8).tobytes(): label for image, label in pairs}
+    images = load_images("digits")
+    for pixels, labels in (
+        (images.train, images.train_labels),
+        (images.validation, images.validation_labels),
+    ):
+        for image, label in zip(pixels, labels, strict=True):
+            assert known.pop(image.numpy().tobytes()) == label  # each is there once
+    assert not known
+
+
+def test_mean_and_deviation_are_those_of_the_training_images() -> None:
+    train = torch.from_numpy(noise(300, 3, 4, 4))
+    train[:, 2] = 7  # a constant channel
+    rest = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
+    labels = torch.zeros(300, dtype=torch.long)
+    images = images_of("x", Labelled(train, labels), Labelled(rest, labels[:2]), classes=1, side=4)
+    channels = train.float().transpose(0, 1).flatten(1)
+    torch.testing.assert_close(images.mean, channels.mean(1))
+    torch.testing.assert_close(images.std[:2], channels.std(1, correction=0)[:2])
+    assert images.std[2] > 0
+
+
+# --- CIFAR-10's binary format --------------------------------------------------------------------
+
+
+def cifar_folder(root: Path) -> tuple[np.ndarray, np.ndarray]:
+    """A folder of two files of three images and one of two; their labels and pixels."""
+    pixels, labels = noise(8, 3, 32, 32), np.arange(8, dtype=np.uint8)
+    files = {"data_batch_1.bin": slice(0, 3), "data_batch_2.bin": slice(3, 6)}
+    for name, part in {**files, "test_batch.bin": slice(6, 8)}.items():
+        records = np.concatenate([labels[part, None], pixels[part].reshape(-1, 3072)], axis=1)
+        (root / name).write_bytes(records.tobytes())
+    return pixels, labels
+
+
+def test_cifar_binary_files_are_read_back_exactly(tmp_path: Path) -> None:
+    pixels, labels = cifar_folder(tmp_path)
+    check_images(str(tmp_path))
+    images = load_images(str(tmp_path))
+    assert torch.equal(images.train, torch.from_numpy(pixels[:6]))
+    assert torch.equal(images.validation, torch.from_numpy(pixels[6:]))
+    assert images.train_labels.tolist() == labels[:6].tolist()
+    assert images.validation_labels.tolist() == labels[6:].tolist()
+    assert (images.classes, images.side, images.padding, images.flip) == (10, 32, 4, True)
+
+
+def test_cifar_binary_errors(tmp_path: Path) -> None:
+    cifar_folder(tmp_path)
+    whole = (tmp_path / "data_batch_2.bin").read_bytes()
+    (tmp_path / "data_batch_2.bin").write_bytes(whole[:-1])
+    with pytest.raises(UsageError, match="data_batch_2.bin must be of records of 3073 bytes"):
+        check_images(str(tmp_path))
+    (tmp_path / "data_batch_2.bin").write_bytes(b"\x0a" + whole[1:])
+    with pytest.raises(UsageError, match="labels must be below 10, got 10"):
+        load_images(str(tmp_path))
+    (tmp_path / "test_batch.bin").unlink()
+    with pytest.raises(UsageError, match="has data_batch_1.bin but no test_batch.bin"):
+        check_images(str(tmp_path))
+
+
+# --- Folders -------------------------------------------------------------------------------------
+
+
+def test_folders_train_and_val(tmp_path: Path) -> None:
+    pictures = {
+        f"{side}/{name}/{i}.png": noise(6, 6, 3) + i
+        for side in ("train", "val")
+        for name in ("cat", "dog")
+        for i in range(2)
+    }
+    for name, pixels in pictures.items():
+        write(tmp_path, name, pixels)
+    (tmp_path / "train/notes.txt").write_text("not an image")
+    images = load_images(str(tmp_path))
+    names = sorted(name for name in pictures if name.startswith("train"))
+    assert torch.equal(images.train, torch.stack([planes(pictures[name]) for name in names]))
+    assert images.train_labels.tolist() == images.validation_labels.tolist() == [0, 0, 1, 1]
+    assert (images.classes, images.side, images.channels) == (2, 6, 3)
+
+
+def test_folder_without_sides_is_cut_by_a_hash(tmp_path: Path) -> None:
+    paths = [f"class{i % 3}/{i}.png" for i in range(600)]
+    listing = list_images(paths)
+    train, validation = ({path for path, _ in side} for side in listing[1:])
+    assert train | validation == set(paths)
+    assert not train & validation
+    assert 30 < len(validation) < 90  # 60 expected, of deviation 7
+    assert all(path.startswith(f"{name}/") for path, name in listing.train + listing.validation)
+    more = list_images([*paths, "class0/new.png"])  # a new image moves no other one
+    assert validation <= {path for path, _ in more.validation}
+
+
+def test_listing_of_tiny_imagenet_takes_classes_from_its_annotations() -> None:
+    paths = ["train/n2/images/a.JPEG", "train/n1/images/b.JPEG", "val/images/v.JPEG"]
+    listing = list_images(paths, "v.JPEG\tn2\t0\t0\t9\t9\n")
+    assert listing.classes == ["n1", "n2"]
+    assert listing.validation == [("val/images/v.JPEG", "n2")]
+    assert listing.labels(listing.train).tolist() == [0, 1]
+
+
+def test_listing_errors() -> None:
+    with pytest.raises(UsageError, match="the class fox, of which training has none"):
+        list_images(["train/cat/1.png", "val/fox/1.png"])
+    with pytest.raises(UsageError, match="no image for train"):
+        list_images(["1.png"])
+    with pytest.raises(UsageError, match="no image for (train|validation)"):
+        list_images(["cat/1.png"])
+
+
+def test_grey_images_have_one_channel_unless_one_is_in_colour(tmp_path: Path) -> None:
+    for side in ("train", "val"):
+        write(tmp_path, f"{side}/a/1.png", noise(5, 5))
+        write(tmp_path, f"{side}/a/2.png", noise(5, 5) // 2)
+    assert load_images(str(tmp_path)).channels == 1
+    write(tmp_path, "train/a/3.png", noise(5, 5, 3))
+    images = load_images(str(tmp_path))
+    assert images.channels == 3
+    assert torch.equal(images.train[0], torch.from_numpy(noise(5, 5)).expand(3, 5, 5))
+
+
+def test_large_images_are_decoded_when_asked_for(tmp_path: Path) -> None:
+    for i in range(4):
+        write(tmp_path, f"train/c{i % 2}/{i}.png", np.full((300, 280, 3), 10 * i, np.uint8))
+        write(tmp_path, f"val/c{i % 2}/{i}.png", np.full((260, 400, 3), 20 * i, np.uint8))
+    images = load_images(str(tmp_path))
+    assert isinstance(images.train, LazyImages)
+    assert (images.side, images.padding, len(images.train)) == (224, 0, 4)
+    picked = images.train[torch.tensor([3, 0, 3])]  # in order of class: 0, 2, 1, 3
+    assert picked.shape == (3, 3, 256, 256)
+    assert picked[:, 0, 0, 0].tolist() == [30, 0, 30]
+    assert images.train_labels.tolist() == [0, 0, 1, 1]
+    torch.testing.assert_close(images.mean, torch.full((3,), 15.0))
+
+
+def test_decoding_scales_the_shorter_side_and_keeps_the_middle() -> None:
+    wide = np.zeros((8, 24, 3), np.uint8)
+    wide[:, 8:16] = 200
+    for kind in ("PNG", "JPEG"):
+        pixels = decode(Encoded("wide", encoded(wide, kind)), Form(8, "RGB"))
+        assert (pixels.float() - 200).abs().max() < 5  # JPEG rounds
+    tall = np.concatenate([np.zeros((96, 64, 3), np.uint8), np.full((96, 64, 3), 250, np.uint8)])
+    pixels = decode(Encoded("tall", encoded(tall)), Form(32, "RGB"))
+    assert pixels.shape == (3, 32, 32)
+    assert not pixels[:, :15].any()
+    assert (pixels[:, 17:] == 250).all()
+
+
+def test_broken_image_is_named(tmp_path: Path) -> None:
+    for side in ("train", "val"):
+        write(tmp_path, f"{side}/a/1.png", noise(40, 40, 3))
+    path = tmp_path / "val/a/1.png"
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(UsageError, match="val/a/1.png is no image that can be read"):
+        load_images(str(tmp_path))
+    path.write_bytes(b"text")
+    with pytest.raises(UsageError, match="val/a/1.png is no image that can be read"):
+        load_images(str(tmp_path))
+
+
+# --- Archives ------------------------------------------------------------------------------------
+
+
+def archive(path: Path, side: int) -> None:
+    with tarfile.open(path, "w:xz") as tar:
+        for name in ("train/n1/images/a", "train/n2/images/b", "val/images/v"):
+            data = encoded(noise(side, side, 3) + len(name) % 7)
+            info = tarfile.TarInfo(f"tiny/{name}.png")
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+        text = b"v.png\tn2\t0\t0\t1\t1\n"
+        info = tarfile.TarInfo("tiny/val/val_annotations.txt")
+        info.size = len(text)
+        tar.addfile(info, io.BytesIO(text))
+
+
+def test_archive_is_decoded_once(tmp_path: Path) -> None:
+    path, cache, said = tmp_path / "tiny.tar.xz", tmp_path / "cache", []
+    archive(path, 16)
+    first = load_images(str(path), cache=cache, report=said.append)
+    again = load_images(str(path), cache=cache, report=said.append)
+    assert len(said) == 1
+    assert torch.equal(first.train[0], planes(noise(16, 16, 3) + len("train/n1/images/a") % 7))
+    for images in (first, again):
+        assert images.train_labels.tolist() == [0, 1]
+        assert images.validation_labels.tolist() == [1]
+        assert (images.classes, images.side) == (2, 16)
+    assert torch.equal(first.train, again.train)
+    archive(path, 17)  # another content is another entry
+    assert load_images(str(path), cache=cache, report=said.append).side == 17
+    assert len(said) == 2
+
+
+def test_archive_errors(tmp_path: Path) -> None:
+    path = tmp_path / "large.tar.xz"
+    archive(path, 65)
+    with pytest.raises(UsageError, match="unpack it and give the folder"):
+        load_images(str(path), cache=tmp_path)
+    path.write_bytes(path.read_bytes()[:300])
+    with pytest.raises(UsageError, match="is no tar archive that can be read"):
+        load_images(str(path), cache=tmp_path)
+    (tmp_path / "x.zip").write_bytes(b"")
+    with pytest.raises(UsageError, match="is no folder of images and no archive"):
+        check_images(str(tmp_path / "x.zip"))
+
+
+def test_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DEVA_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache_folder(None) == tmp_path / "xdg/deva"
+    monkeypatch.setenv("DEVA_CACHE", str(tmp_path / "own"))
+    assert cache_folder(None) == tmp_path / "own"
+    assert cache_folder(tmp_path / "given") == tmp_path / "given"
+    assert (tmp_path / "given").is_dir()
+
+
+# --- The hub -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def table() -> Callable[[str, list[np.ndarray]], object]:
+    """Makes a `datasets.Dataset` in memory, like those of the hub."""
+    datasets = pytest.importorskip("datasets")
+
+    def make(column: str, pictures: list[np.ndarray]) -> object:
+        names = [f"class {i}" for i in range(5)]
+        features = {column: datasets.Image(), "label": datasets.ClassLabel(names=names)}
+        entries = [{"bytes": encoded(picture), "path": None} for picture in pictures]
+        labels = [i % 5 for i in range(len(pictures))]
+        return datasets.Dataset.from_dict(
+            {column: entries, "label": labels}, features=datasets.Features(features)
+        )
+
+    return make
+
+
+def test_hub_set_in_memory(table: Callable[..., object]) -> None:
+    pictures = [noise(32, 32, 3) + i for i in range(7)]
+    splits = {"train": table("img", pictures), "test": table("img", pictures[:2])}
+    images = hub_images("cifar10", HubSet("x/y", "img", "test", in_memory=True), splits)
+    assert torch.equal(images.train, torch.stack([planes(p) for p in pictures]))
+    assert images.train_labels.tolist() == [0, 1, 2, 3, 4, 0, 1]
+    assert len(images.validation) == 2
+    assert (images.classes, images.side, images.padding) == (5, 32, 4)
+
+
+def test_hub_set_that_is_decoded_when_asked_for(table: Callable[..., object]) -> None:
+    pictures = [np.full((300 + i, 270, 3), 20 * i, np.uint8) for i in range(6)]
+    pictures[2] = np.full((270, 500), 40, np.uint8)  # ImageNet has grey ones
+    splits = {"train": table("image", pictures), "validation": table("image", pictures[:2])}
+    images = hub_images("imagenet", HubSet("x/y", "image", "validation", False), splits)
+    picked = images.train[torch.tensor([5, 2])]
+    assert picked.shape == (2, 3, 256, 256)
+    assert picked[:, :, 100, 100].tolist() == [[100] * 3, [40] * 3]
+    assert (images.classes, images.side, images.padding) == (5, 224, 0)
+
+
+def test_hub_without_a_network_is_said_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets")
+
+    def fail(*_: object, **__: object) -> None:
+        raise ConnectionError("no network")
+
+    monkeypatch.setattr(datasets, "load_dataset", fail)
+    with pytest.raises(UsageError, match="uoft-cs/cifar10 cannot be fetched .*no network"):
+        load_images("cifar10")
+
+
+# --- Errors --------------------------------------------------------------------------------------
+
+
+def test_unknown_name_and_missing_path(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="unknown images 'cifar', did you mean 'cifar10'"):
+        check_images("cifar")
+    with pytest.raises(UsageError, match="there is no folder or file of images at /no/such"):
+        check_images("/no/such")
+    with pytest.raises(UsageError, match="there is no image in the folder"):
+        check_images(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "extra"),
+    [("cifar10", "datasets", "hub"), ("digits", "sklearn", "lab"), ("imagenet-1k", "PIL", "lab")],
+)
+def test_missing_extra(
+    name: str, package: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingExtra, match=rf"{package} is not installed: .*\[{extra}\]"):
+        check_images(name)
+
+
+def test_data_folder_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DEVA_DATA", raising=False)
+    with pytest.raises(UsageError, match="DEVA_DATA names, which is not set"):
+        check_images("cifar10-small")
+    monkeypatch.setenv("DEVA_DATA", str(tmp_path))
+    with pytest.raises(UsageError, match="tiny-imagenet needs .*tar.xz in DEVA_DATA"):
+        check_images("tiny-imagenet")
+    (tmp_path / "cifar10-small").mkdir()
+    with pytest.raises(UsageError, match="needs the file train10000.webp"):
+        check_images("cifar10-small")
+
+
+def test_tiles_are_cut_row_by_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEVA_DATA", str(tmp_path))
+    folder = tmp_path / "cifar10-small"
+    folder.mkdir()
+    sheet = noise(64, 96, 3)
+    for stem in ("train10000", "test2000"):
+        Image.fromarray(sheet).save(folder / f"{stem}.webp", lossless=True)
+        (folder / f"{stem}.labels.u8").write_bytes(bytes([3, 1, 4, 1, 5, 9]))
+    images = load_images("cifar10-small")
+    assert images.train.shape == (6, 3, 32, 32)
+    assert torch.equal(images.train[4], planes(sheet)[:, 32:, 32:64])
+    assert images.train_labels.tolist() == [3, 1, 4, 1, 5, 9]
+    (folder / "test2000.labels.u8").write_bytes(bytes(5))
+    with pytest.raises(UsageError, match="has 6 tiles but 5 labels"):
+        load_images("cifar10-small")
+
+
+# --- Real data -----------------------------------------------------------------------------------
+
+
+@needs_data
+def test_real_cifar() -> None:
+    images = load_images("cifar10-small")
+    assert images.train.shape == (10_000, 3, 32, 32)
+    assert images.validation_labels.bincount().tolist() == [200] * 10
+    # the means that the field uses for CIFAR-10 are 125.3, 123.0 and 113.9
+    assert (images.mean - torch.tensor([125.3, 123.0, 113.9])).abs().max() < 1.5
+    assert side_by_name("cifar10-small") == images.side
+
+
+@needs_data
+@pytest.mark.slow
+def test_real_tiny_imagenet(tmp_path: Path) -> None:
+    images = load_images("tiny-imagenet", cache=tmp_path)
+    assert images.train.shape == (20_000, 3, 32, 32)
+    assert images.train_labels.bincount().tolist() == [500] * 40
+    assert images.validation_labels.bincount().tolist() == [50] * 40
+    assert side_by_name("tiny-imagenet") == images.side

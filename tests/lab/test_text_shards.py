@@ -1,0 +1,174 @@
+"""Shards are written as modded-nanogpt reads them and read as it writes them."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from deva_lab.data.corpus import Corpus, check_corpus, load_corpus, prepare
+from deva_lab.data.shards import map_shard
+from deva_lab.data.tokenizers import gpt2_folder
+from deva_lab.data.tokens import Concatenated
+from deva_lab.data.windows import Windows
+from deva_lab.errors import UsageError
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> str:
+    path = tmp_path / "some texts.jsonl"
+    texts = [f"document {number}, " * 30 for number in range(100)]
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    return str(path)
+
+
+@pytest.fixture
+def shards(source: str, tmp_path: Path) -> Path:
+    prepare(source, tmp_path / "out", 300, 1000, cache=tmp_path / "cache")
+    return tmp_path / "out"
+
+
+def write_by_hand(
+    path: Path, tokens: list[int], *, magic: int = 20240520, version: int = 1
+) -> None:
+    header = np.zeros(256, dtype=np.int32)
+    header[:3] = magic, version, len(tokens)
+    path.write_bytes(header.tobytes() + np.array(tokens, dtype=np.uint16).tobytes())
+
+
+def check_same(one: Corpus, other: Corpus) -> None:
+    assert np.array_equal(one.train[:], other.train[:])
+    assert np.array_equal(one.validation[:], other.validation[:])
+
+
+def test_prepared_shards_are_read_back_equal(source: str, shards: Path, tmp_path: Path) -> None:
+    direct = load_corpus(source, vocabulary=300, cache=tmp_path / "cache")
+    read = load_corpus(str(shards))
+    check_same(read, direct)
+    assert (read.vocabulary, read.bytes_per_token) == (direct.vocabulary, direct.bytes_per_token)
+    one = Windows(direct.train, context=16, batch=4, seed=1)
+    other = Windows(read.train, context=16, batch=4, seed=1)
+    assert all(one.batch(step).equal(other.batch(step)) for step in range(50))
+
+
+def test_the_files_are_as_modded_nanogpt_writes_them(source: str, tmp_path: Path) -> None:
+    paths = prepare(source, tmp_path / "out", 300, 1000, cache=tmp_path / "cache")
+    assert [path.name for path in paths[:2]] == [
+        "some-texts_val_000000.bin",
+        "some-texts_train_000001.bin",
+    ]
+    assert len(paths) > 3
+    for path in paths:
+        content = path.read_bytes()
+        header, tokens = np.frombuffer(content[:1024], "<i4"), np.frombuffer(content[1024:], "<u2")
+        assert header[:3].tolist() == [20240520, 1, len(tokens)]
+        assert not header[3:].any()
+        assert len(tokens) <= 1000
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {p.name for p in paths} | {
+        "shards.json"
+    }
+
+
+def test_a_folder_a_glob_and_a_file_mean_the_same_shards(shards: Path) -> None:
+    folder = load_corpus(str(shards))
+    assert isinstance(folder.train, Concatenated)
+    check_same(folder, load_corpus(str(shards / "*.bin")))
+    check_same(folder, load_corpus(str(shards / "*_train_*.bin")))
+    single = load_corpus(str(shards / "some-texts_train_000001.bin"))
+    assert np.array_equal(single.train[:], folder.train[:1000])
+    assert np.array_equal(single.validation[:], folder.validation[:])
+
+
+def test_one_shard_is_mapped_and_not_copied(tmp_path: Path) -> None:
+    write_by_hand(tmp_path / "web_train_000001.bin", [50256, 1, 2, 3])
+    write_by_hand(tmp_path / "web_val_000000.bin", [50256, 31373, 995])
+    corpus = load_corpus(str(tmp_path))
+    assert isinstance(corpus.train, np.memmap)
+    assert corpus.train.tolist() == [50256, 1, 2, 3]
+    assert corpus.vocabulary == 50257
+
+
+@pytest.mark.skipif(gpt2_folder() is None, reason="GPT-2's files are not here: set DEVA_DATA")
+def test_shards_without_a_note_are_measured_in_gpt2_tokens(tmp_path: Path) -> None:
+    write_by_hand(tmp_path / "train.bin", [50256, 1, 2, 3])
+    write_by_hand(tmp_path / "val.bin", [50256, 31373, 995, 50256])
+    assert load_corpus(str(tmp_path)).bytes_per_token == len("hello world") / 4
+
+
+def test_shards_can_be_read_without_gpt2_at_hand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DEVA_GPT2_BPE", str(tmp_path))  # which has no encoder.json
+    write_by_hand(tmp_path / "train.bin", [50256, 1, 2, 3])
+    write_by_hand(tmp_path / "val.bin", [50256, 31373])
+    assert math.isnan(load_corpus(str(tmp_path)).bytes_per_token)
+
+
+def test_the_side_is_the_last_word_of_the_name(tmp_path: Path) -> None:
+    write_by_hand(tmp_path / "val-interval_train_1.bin", [1, 2])
+    write_by_hand(tmp_path / "train_val_0.bin", [3, 4])
+    corpus = load_corpus(str(tmp_path))
+    assert (corpus.train[:].tolist(), corpus.validation[:].tolist()) == ([1, 2], [3, 4])
+
+
+@pytest.mark.parametrize("key", [{"magic": 20240801}, {"version": 2}])
+def test_another_header_is_refused(key: dict[str, int], tmp_path: Path) -> None:
+    path = tmp_path / "web_train.bin"
+    write_by_hand(path, [1, 2], magic=key.get("magic", 20240520), version=key.get("version", 1))
+    with pytest.raises(UsageError, match="must begin with 20240520 and version 1"):
+        map_shard(path)
+
+
+@pytest.mark.parametrize("change", [-2, -1, 1, 2])
+def test_a_shard_of_another_length_is_refused(change: int, tmp_path: Path) -> None:
+    path = tmp_path / "web_train.bin"
+    write_by_hand(path, [1, 2, 3])
+    content = path.read_bytes() + b"\0\0"
+    path.write_bytes(content[: len(content) - 2 + change])
+    with pytest.raises(UsageError, match="damaged: its header says 3 tokens"):
+        map_shard(path)
+    write_by_hand(tmp_path / "web_val.bin", [1])
+    with pytest.raises(UsageError, match="damaged"):
+        check_corpus(str(tmp_path), 4096)
+
+
+def test_a_missing_side_or_file_is_named(shards: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"no \*train\*.bin to train on"):
+        load_corpus(str(shards / "*val*.bin"))
+    with pytest.raises(UsageError, match="there is no shard at .*nothing.bin"):
+        check_corpus(str(tmp_path / "nothing.bin"), "gpt2")
+    for path in shards.glob("*val*.bin"):
+        path.unlink()
+    with pytest.raises(UsageError, match=r"no \*val\*.bin to validate on"):
+        load_corpus(str(shards))
+
+
+def test_preparing_overwrites_nothing(source: str, shards: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="not empty: give a new folder"):
+        prepare(source, shards, 300, 1000, cache=tmp_path / "cache")
+    shutil.rmtree(shards)
+    shards.mkdir()
+    assert prepare(source, shards, 300, 1000, cache=tmp_path / "cache")
+    with pytest.raises(UsageError, match="shard_tokens must be at least 1, got 0"):
+        prepare(source, tmp_path / "new", 300, 0)
+
+
+def test_preparing_that_fails_leaves_no_folder(source: str, tmp_path: Path) -> None:
+    def full(message: str) -> None:
+        if "train" in message and "writing" in message:
+            raise OSError("no space left on device")
+
+    with pytest.raises(OSError, match="no space"):
+        prepare(source, tmp_path / "new", 300, 1000, full, cache=tmp_path / "cache")
+    assert not (tmp_path / "new").exists()
+    assert not list(tmp_path.glob(".partial*"))
+
+
+def test_a_damaged_note_is_named(shards: Path) -> None:
+    (shards / "shards.json").write_text("{")
+    with pytest.raises(UsageError, match="shards.json is damaged: remove it"):
+        load_corpus(str(shards))

@@ -1,0 +1,169 @@
+"""Text becomes tokens and comes back."""
+
+from __future__ import annotations
+
+import json
+import os
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiktoken
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deva_lab.data.tokenizers import (
+    PIECE_CHARACTERS,
+    BytePairTokenizer,
+    ByteTokenizer,
+    Gpt2Tokenizer,
+    Tokenizer,
+    check_vocabulary,
+    cut_words,
+    gpt2_folder,
+    parse_vocabulary,
+    train_byte_pairs,
+)
+from deva_lab.errors import UsageError
+
+SAMPLE = [
+    f"the {word} of the {word}s, again and again\n" for word in ("cat", "dog", "café", "日本")
+]
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
+needs_gpt2 = pytest.mark.skipif(
+    gpt2_folder() is None, reason="GPT-2's files are not here: set DEVA_DATA or DEVA_GPT2_BPE"
+)
+
+
+@cache
+def byte_pairs() -> BytePairTokenizer:
+    return BytePairTokenizer(train_byte_pairs(SAMPLE * 3, vocabulary=300))
+
+
+@cache
+def gpt2() -> Gpt2Tokenizer:
+    return Gpt2Tokenizer()
+
+
+def check_round_trip(tokenizer: Tokenizer, text: str) -> None:
+    (ids,) = tokenizer.encode([text])
+    assert tokenizer.end not in ids
+    assert not len(ids) or ids.max() < tokenizer.vocabulary
+    assert tokenizer.decode(ids) == text
+    with_ends = np.concatenate([[tokenizer.end], ids, [tokenizer.end]]).astype(np.uint32)
+    assert tokenizer.decode(with_ends) == text
+    assert tokenizer.count_bytes(with_ends) == len(text.encode())
+
+
+@given(texts)
+def test_bytes_come_back(text: str) -> None:
+    check_round_trip(ByteTokenizer(), text)
+
+
+@given(texts)
+def test_byte_pairs_come_back(text: str) -> None:
+    check_round_trip(byte_pairs(), text)
+
+
+@needs_gpt2
+@given(texts)
+def test_gpt2_tokens_come_back(text: str) -> None:
+    check_round_trip(gpt2(), text)
+
+
+def check_pieces(tokenizer: Tokenizer, text: str, size: int) -> None:
+    pieces = list(cut_words(text, size=size))
+    assert "".join(pieces) == text
+    (whole,) = tokenizer.encode([text])
+    assert np.concatenate(tokenizer.encode(pieces)).tolist() == whole.tolist()
+
+
+spaced = st.text(st.sampled_from("the cat's  \n\t\r\x1c\xa0\u2003日é1.<|"), max_size=80)
+
+
+@given(spaced, st.integers(1, 9))
+def test_pieces_have_the_byte_pairs_of_the_whole(text: str, size: int) -> None:
+    check_pieces(byte_pairs(), text, size)
+
+
+@needs_gpt2
+@given(spaced, st.integers(1, 9))
+def test_pieces_have_the_gpt2_tokens_of_the_whole(text: str, size: int) -> None:
+    check_pieces(gpt2(), text, size)
+
+
+def test_training_on_pieces_gives_the_byte_pairs_of_the_whole() -> None:
+    whole = train_byte_pairs(["".join(SAMPLE) * 2000], vocabulary=300)
+    assert len("".join(SAMPLE) * 2000) > 3 * PIECE_CHARACTERS
+    assert whole == train_byte_pairs(SAMPLE * 2000, vocabulary=300)
+
+
+@pytest.mark.parametrize("text", ["<|endoftext|>", "a<|endoftext|>b"])
+def test_what_looks_like_an_end_is_text(text: str) -> None:
+    check_round_trip(byte_pairs(), text)
+
+
+def test_byte_pairs_shorten_what_they_have_learnt() -> None:
+    tokenizer = byte_pairs()
+    (ids,) = tokenizer.encode([SAMPLE[0]])
+    assert 270 < tokenizer.vocabulary <= 300
+    assert len(ids) < len(SAMPLE[0]) / 2
+
+
+def test_training_twice_gives_the_same_byte_pairs() -> None:
+    assert train_byte_pairs(SAMPLE * 3, vocabulary=320) == train_byte_pairs(
+        SAMPLE * 3, vocabulary=320
+    )
+
+
+def test_a_short_text_gives_fewer_byte_pairs() -> None:
+    tokenizer = BytePairTokenizer(train_byte_pairs(["ab ab"], vocabulary=5000))
+    assert 257 <= tokenizer.vocabulary < 270
+    check_round_trip(tokenizer, "ab ba")
+
+
+@needs_gpt2
+def test_gpt2_ids_are_the_known_ones() -> None:
+    known = {
+        "hello world": [31373, 995],
+        "Hello, world!": [15496, 11, 995, 0],
+        " the": [262],
+        "\n\n": [628],
+        "naïve": [2616, 38776],
+    }
+    for text, ids in known.items():
+        assert gpt2().encode([text])[0].tolist() == ids
+    assert (gpt2().vocabulary, gpt2().end) == (50257, 50256)
+
+
+@pytest.mark.parametrize("vocabulary", ["gpt3", "", 255, "-1", 0])
+def test_an_impossible_vocabulary_names_the_possible(vocabulary: int | str) -> None:
+    with pytest.raises(UsageError, match="256"):
+        parse_vocabulary(vocabulary)
+
+
+def test_gpt2_files_that_are_not_there_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DEVA_GPT2_BPE", str(tmp_path))
+    with pytest.raises(UsageError, match="there is no encoder.json"):
+        check_vocabulary("gpt2")
+    (tmp_path / "encoder.json").write_text(json.dumps({"a": 0}))
+    with pytest.raises(UsageError, match="is not GPT-2's: that has 50,257 tokens"):
+        Gpt2Tokenizer()
+    (tmp_path / "encoder.json").write_text("{")
+    with pytest.raises(UsageError, match="encoder.json cannot be read"):
+        Gpt2Tokenizer()
+
+
+def test_gpt2_that_cannot_be_downloaded_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    def offline(name: str) -> tiktoken.Encoding:
+        raise ConnectionError(f"no network for {name}")
+
+    for variable in ("DEVA_DATA", "DEVA_GPT2_BPE"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(tiktoken, "get_encoding", offline)
+    with pytest.raises(UsageError, match="set DEVA_GPT2_BPE to a folder with its encoder.json"):
+        Gpt2Tokenizer()
+    assert "DEVA_GPT2_BPE" not in os.environ
