@@ -1,0 +1,79 @@
+"""The paper's trace quadratic f(X) = ½ tr(Xᵀ H X), its gradient seen through rows of a factor of H.
+
+H is block-diagonal, three blocks of 3 × 3, each turned by a random rotation. The blocks are alike
+(homogeneous) if each has eigenvalues of all magnitudes, and heterogeneous if each has its own: the
+paper's text says so, and its displayed lists have the names swapped.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+SIZES: Final = MappingProxyType(
+    {
+        "homogeneous": ((1, 99, 4998), (2, 100, 4999), (3, 101, 5000)),
+        "heterogeneous": ((1, 2, 3), (99, 100, 101), (4998, 4999, 5000)),
+    }
+)
+
+
+class Point(nn.Module):
+    """The matrix X that is looked for."""
+
+    def __init__(self, X: Tensor) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(X)
+
+    def forward(self, A: Tensor) -> Tensor:  # (rows, 9) → (rows, 9)
+        """A X."""
+        return A @ self.weight
+
+
+def hessian(size: str, seed: int) -> Tensor:  # → (9, 9)
+    """H, with a rotation of its own for each block: the eigenvectors of B Bᵀ, B Gaussian."""
+    generator = torch.Generator().manual_seed(seed)
+    blocks = []
+    for eigenvalues in SIZES[size]:
+        B = torch.randn(3, 3, generator=generator, dtype=torch.float64)
+        Q = torch.linalg.eigh(B @ B.mT).eigenvectors
+        blocks.append(Q * torch.tensor(eigenvalues, dtype=torch.float64) @ Q.mT)
+    H: Tensor = torch.block_diag(*blocks)  # type: ignore[no-untyped-call]
+    return H
+
+
+class Quadratic:
+    """The quadratic as a task, some rows of its factor at a time."""
+
+    unit = "samples"
+
+    def __init__(self, size: str, *, seed: int, batch: int) -> None:
+        self.seed, self.units = seed, batch
+        upper = torch.linalg.cholesky(hessian(size, seed)).mT
+        self.factor: Tensor = upper.float()  # A with H = Aᵀ A, (9, 9)
+
+    def model(self) -> nn.Module:
+        """X, Gaussian."""
+        generator = torch.Generator().manual_seed(self.seed)
+        return Point(torch.randn(9, 9, generator=generator))
+
+    def batch(self, step: int) -> tuple[Tensor, ...]:
+        """Some rows of A, drawn with replacement, (batch, 9)."""
+        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
+        rows = torch.randint(9, (self.units,), generator=generator)
+        return (self.factor[rows],)
+
+    def loss(self, model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
+        """An unbiased sample of f: ½ · 9 · the mean of ‖aᵢᵀ X‖²."""
+        rows = batch[0].to(next(model.parameters()).device)
+        AX: Tensor = model(rows)
+        return 4.5 * AX.square().sum(-1).mean()
+
+    @torch.no_grad()
+    def validate(self, model: nn.Module) -> dict[str, float]:
+        """f itself."""
+        AX = model(self.factor.to(next(model.parameters()).device))
+        return {"loss": 0.5 * AX.square().sum().item()}

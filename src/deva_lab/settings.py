@@ -1,0 +1,59 @@
+"""Everything that a run depends on, in one frozen record that is saved with its result."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+DType = Literal["float32", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """One run. What is not here does not change its numbers."""
+
+    task: str
+    size: str
+    data: str
+    optimizer: str  # the entrant, without its rate: "deva", "muon:nesterov=true"
+    lr: float
+    seed: int
+    steps: int
+    batch: int  # sequences, images or samples in a batch
+    vocabulary: int | str = 0  # of text: the size of a byte-level BPE, or "gpt2"
+    accumulate: int = 1  # batches in a step
+    warmup: float = 0.0  # the share of the steps in which the rate rises from zero
+    decay: float = 0.4  # the share of the steps, the last ones, in which it falls to zero
+    clip: float = 0.0  # the greatest norm of the gradient; 0 does not clip
+    evaluate_every: int = 50
+    device: str = "cpu"
+    dtype: DType = "float32"
+    compile: bool = False
+
+    @property
+    def id(self) -> str:
+        """A name for files: what one looks for first, then a hash of everything."""
+        plain = "".join(c if c.isalnum() or c in "-.=" else "_" for c in self.optimizer)
+        data = json.dumps(asdict(self), sort_keys=True).encode()
+        digest = hashlib.blake2b(data, digest_size=4).hexdigest()
+        return f"{plain}-lr{self.lr:g}-seed{self.seed}-{digest}"
+
+    def rate(self, step: int) -> float:
+        """What multiplies the learning rate in a step: a rise, a constant phase, a line to zero."""
+        rise = (step + 1) / max(1.0, self.warmup * self.steps)
+        fall = (self.steps - step) / max(1.0, self.decay * self.steps)
+        return min(1.0, rise, fall)
+
+    def evaluates(self, step: int) -> bool:
+        """Whether the validation loss is taken after so many steps."""
+        return step % self.evaluate_every == 0 or step == self.steps
+
+    def saved(self) -> dict[str, Any]:
+        """The record as JSON has it."""
+        return asdict(self)
+
+    def changed(self, **changes: Any) -> RunSettings:
+        """The record with some fields replaced."""
+        return replace(self, **changes)

@@ -1,0 +1,201 @@
+"""Classification of images: a ResNet, a ViT or an MLP learns what they show."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from .data.augment import centre_views, normalised, random_views
+from .data.image_set import Report, evenly, silent
+from .data.images import Images, check_images, load_images, side_by_name
+from .errors import UsageError, unknown
+from .models import mlp, resnet, vit
+
+DEFAULT_DATA: Final = "digits"
+SIZES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {"resnet": tuple(resnet.SIZES), "vit": tuple(vit.SIZES), "mlp": tuple(mlp.SIZES)}
+)
+VALIDATION_IMAGES: Final = 10_000  # in an evaluation, at most
+CHUNK: Final = 256  # of which go through the model at once
+
+
+class ImageTask:
+    """A model that classifies images.
+
+    Args:
+        build: Makes the model for the images.
+        images: The images.
+        seed: What the model's first weights, the order of the images and their crops depend on.
+        batch: Images in a batch.
+        augment: Whether to train on random crops and mirror images, rather than on the middles.
+        label_smoothing: The part of the target that is spread over all classes, in training.
+    """
+
+    unit = "images"
+
+    def __init__(
+        self,
+        build: Callable[[Images], nn.Module],
+        images: Images,
+        *,
+        seed: int,
+        batch: int,
+        augment: bool = True,
+        label_smoothing: float = 0.0,
+    ) -> None:
+        if batch < 1:
+            raise UsageError(f"batch must be at least 1, got {batch}")
+        if not 0 <= label_smoothing < 1:
+            raise UsageError(f"label_smoothing must be in [0, 1), got {label_smoothing}")
+        self.build, self.images, self.seed, self.units = build, images, seed, batch
+        self.augment, self.label_smoothing = augment, label_smoothing
+
+    def model(self) -> nn.Module:
+        """The model, initialised from the seed alone."""
+        with torch.random.fork_rng():
+            torch.manual_seed(self.seed)
+            return self.build(self.images)
+
+    def batch(self, step: int) -> tuple[Tensor, ...]:
+        """Images (batch, c, side, side) and labels (batch,), a function of seed and step."""
+        index = order(len(self.images.train), seed=self.seed, batch=self.units, step=step)
+        pixels, labels = self.images.train[index], self.images.train_labels[index]
+        if not self.augment:
+            return self._shown(centre_views(pixels, side=self.images.side)), labels
+        views = random_views(
+            pixels,
+            side=self.images.side,
+            padding=self.images.padding,
+            flip=self.images.flip,
+            generator=generator(self.seed, "views", step),
+        )
+        return self._shown(views), labels
+
+    def loss(self, model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
+        """The mean cross-entropy of a batch, in nats an image."""
+        logits, labels = _logits(model, *batch)
+        return cross_entropy(logits, labels, label_smoothing=self.label_smoothing)
+
+    @torch.no_grad()
+    def validate(self, model: nn.Module) -> dict[str, float]:
+        """The mean "loss" (without smoothing) and the "accuracy" on the validation images."""
+        index = evenly(len(self.images.validation), VALIDATION_IMAGES)
+        loss = correct = 0.0
+        with _evaluating(model):
+            for part in torch.split(index, CHUNK):
+                views = centre_views(self.images.validation[part], side=self.images.side)
+                labels = self.images.validation_labels[part]
+                logits, labels = _logits(model, self._shown(views), labels)
+                loss += float(cross_entropy(logits, labels, reduction="sum"))
+                correct += int((logits.argmax(1) == labels).sum())
+        return {"loss": loss / len(index), "accuracy": correct / len(index)}
+
+    def _shown(self, views: Tensor) -> Tensor:
+        return normalised(views, self.images.mean, self.images.std)
+
+
+def image_task(
+    family: str,
+    *,
+    size: str,
+    data: str,
+    seed: int,
+    batch: int,
+    cache: Path | None = None,
+    report: Report = silent,
+) -> ImageTask:
+    """The task of training a model of a family ("resnet", "vit" or "mlp") and size on images.
+
+    Raises:
+        UsageError: For an unknown family, size or data, or if they do not go together.
+    """
+    check_image_task(family, size, data)
+    images = load_images(data, cache=cache, report=report)
+    _check_side(family, size, data, images.side)
+    return ImageTask(
+        lambda images: build_model(family, size, images), images, seed=seed, batch=batch
+    )
+
+
+def check_image_task(family: str, size: str, data: str) -> None:
+    """Raises UsageError for what `image_task` would find wrong, as far as it is seen at once."""
+    if family not in SIZES:
+        raise unknown("model of images", family, SIZES)
+    if size not in SIZES[family]:
+        raise unknown(f"size of {family}", size, SIZES[family])
+    check_images(data)
+    side = side_by_name(data)
+    if side is not None:
+        _check_side(family, size, data, side)
+
+
+def build_model(family: str, size: str, images: Images) -> nn.Module:
+    """The model of a family and size for these images."""
+    side, channels, classes = images.side, images.channels, images.classes
+    if family == "resnet":
+        return resnet.ResNet(resnet.SIZES[size], channels=channels, classes=classes)
+    if family == "vit":
+        return vit.ViT(vit.SIZES[size], side=side, channels=channels, classes=classes)
+    return mlp.MLP(mlp.SIZES[size], side=side, channels=channels, classes=classes)
+
+
+def order(count: int, *, seed: int, batch: int, step: int) -> Tensor:
+    """The indices (batch,) of a step's images out of `count`.
+
+    Epoch follows epoch without a gap, each in an order of its own: every image is seen once before
+    any is seen again.
+    """
+    parts, place, end = [], step * batch, (step + 1) * batch
+    while place < end:
+        epoch, first = divmod(place, count)
+        parts.append(_epoch(count, seed, epoch)[first : first + end - place])
+        place += len(parts[-1])
+    return torch.cat(parts)
+
+
+@lru_cache(maxsize=4)
+def _epoch(count: int, seed: int, epoch: int) -> Tensor:
+    """All indices, (count,), in the order of an epoch."""
+    return torch.randperm(count, generator=generator(seed, "order", epoch))
+
+
+def generator(seed: int, purpose: str, number: int) -> Generator:
+    """Chance that depends on these three alone."""
+    digest = hashlib.blake2b(f"{seed} {purpose} {number}".encode(), digest_size=8).digest()
+    return Generator().manual_seed(int.from_bytes(digest, "big") >> 1)
+
+
+def _logits(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """The logits in float32, and the labels, both on the model's device."""
+    weight = next(model.parameters())
+    logits: Tensor = model(images.to(weight.device, weight.dtype, non_blocking=True))
+    return logits.float(), labels.to(weight.device, non_blocking=True)
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """The model in evaluation mode, and each of its modules as it was afterwards."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def _check_side(family: str, size: str, data: str, side: int) -> None:
+    if family == "vit" and side % vit.SIZES[size].patch:
+        raise UsageError(
+            f"vit {size} needs images whose side is a multiple of {vit.SIZES[size].patch} pixels, "
+            f"but those of {data} have {side}: choose another size or other data"
+        )

@@ -1,0 +1,175 @@
+"""The models of images: sizes as published, shapes, and the role of each weight."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import gelu, layer_norm, softmax
+
+from deva_lab.models.mlp import MLP
+from deva_lab.models.mlp import SIZES as MLP_SIZES
+from deva_lab.models.resnet import SIZES as RESNET_SIZES
+from deva_lab.models.resnet import Block as ResNetBlock
+from deva_lab.models.resnet import ResNet, ResNetSize
+from deva_lab.models.vit import SIZES as VIT_SIZES
+from deva_lab.models.vit import ViT, ViTSize
+from deva_optim import param_groups
+
+
+def parameters(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
+def roles(model: nn.Module) -> dict[str, str]:
+    return {name: group["role"] for group in param_groups(model) for name, _ in group["params"]}
+
+
+def resnet(size: str = "tiny") -> ResNet:
+    return ResNet(RESNET_SIZES[size], channels=1, classes=10)
+
+
+def vit(size: str = "tiny") -> ViT:
+    return ViT(VIT_SIZES[size], side=8, channels=1, classes=10)
+
+
+def mlp(size: str = "tiny") -> MLP:
+    return MLP(MLP_SIZES[size], side=8, channels=1, classes=10)
+
+
+@pytest.mark.parametrize(
+    ("size", "count"),
+    [  # He et al., table 6: 0.27, 0.46, 0.66, 0.85 and 1.7 million
+        ("resnet20", 269_722),
+        ("resnet32", 464_154),
+        ("resnet44", 658_586),
+        ("resnet56", 853_018),
+        ("resnet110", 1_727_962),
+    ],
+)
+def test_resnets_have_the_published_number_of_parameters(size: str, count: int) -> None:
+    with torch.device("meta"):
+        assert parameters(ResNet(RESNET_SIZES[size], channels=3, classes=10)) == count
+
+
+@pytest.mark.parametrize(
+    ("size", "count"),
+    [("vit-s16", 22_050_664), ("vit-b16", 86_567_656), ("vit-l16", 304_326_632)],
+)
+def test_vits_have_the_published_number_of_parameters(size: str, count: int) -> None:
+    with torch.device("meta"):
+        model = ViT(VIT_SIZES[size], side=224, channels=3, classes=1000)
+        assert parameters(model) == count
+        assert model(torch.empty(2, 3, 224, 224)).shape == (2, 1000)
+
+
+@pytest.mark.parametrize(("side", "channels"), [(8, 1), (32, 3), (28, 1)])
+def test_forward_shapes(side: int, channels: int) -> None:
+    images = torch.randn(3, channels, side, side)
+    for model in (
+        ResNet(RESNET_SIZES["tiny"], channels=channels, classes=7),
+        ViT(VIT_SIZES["small"], side=side, channels=channels, classes=7),
+        MLP(MLP_SIZES["tiny"], side=side, channels=channels, classes=7),
+    ):
+        assert model(images).shape == (3, 7)
+
+
+def test_every_parameter_gets_a_gradient() -> None:
+    for model in (resnet(), vit(), mlp()):
+        model(torch.randn(4, 1, 8, 8)).square().sum().backward()
+        for name, param in model.named_parameters():
+            assert param.grad is not None, name
+            assert param.grad.abs().sum() > 0, name
+
+
+def test_vit_refuses_patches_that_do_not_fill_the_image() -> None:
+    with pytest.raises(ValueError, match="side must be a multiple of the patch, 16, got 40"):
+        ViT(VIT_SIZES["vit-l16"], side=40, channels=3, classes=2)
+
+
+def test_shortcut_thins_out_and_adds_channels_of_zeros() -> None:
+    block = ResNetBlock(2, 4, stride=2).eval()
+    nn.init.zeros_(block.conv2.weight)  # the shortcut alone is left
+    x = torch.rand(1, 2, 6, 6)
+    y = block(x)
+    assert torch.equal(y[:, 1:3], x[:, :, ::2, ::2])
+    assert y.shape == (1, 4, 3, 3)
+    assert not y[:, [0, 3]].any()
+
+
+def test_resnet_halves_the_image_twice() -> None:
+    model = ResNet(ResNetSize(blocks=2, width=4), channels=3, classes=10)
+    assert model.stages(torch.randn(1, 4, 32, 32)).shape == (1, 16, 8, 8)
+
+
+def test_vit_equals_the_formula_written_out() -> None:
+    size = ViTSize(patch=2, width=8, depth=1, heads=2)
+    model = ViT(size, side=4, channels=3, classes=5).double()
+    for param in model.parameters():
+        nn.init.normal_(param, std=0.5)
+    images = torch.randn(2, 3, 4, 4, dtype=torch.float64)
+    p = dict(model.named_parameters())
+
+    def norm(x: torch.Tensor, name: str) -> torch.Tensor:
+        return layer_norm(x, (8,), p[f"{name}.weight"], p[f"{name}.bias"], 1e-6)
+
+    def layer(x: torch.Tensor, name: str) -> torch.Tensor:
+        return x @ p[f"{name}.weight"].T + p[f"{name}.bias"]
+
+    for n in range(2):
+        tokens = [p["class_token"][0, 0]]
+        for i, j in [(0, 0), (0, 2), (2, 0), (2, 2)]:
+            patch = images[n, :, i : i + 2, j : j + 2]
+            tokens.append((p["patches.weight"] * patch).sum((1, 2, 3)) + p["patches.bias"])
+        x = torch.stack(tokens) + p["positions"][0]  # (5, 8)
+        qkv = layer(norm(x, "blocks.0.norm1"), "blocks.0.attention.qkv")
+        heads = []
+        for h in (slice(0, 4), slice(4, 8)):
+            q, k, v = qkv[:, :8][:, h], qkv[:, 8:16][:, h], qkv[:, 16:][:, h]
+            heads.append(softmax(q @ k.T / 2, dim=-1) @ v)
+        x = x + layer(torch.cat(heads, 1), "blocks.0.attention.proj")
+        hidden = gelu(layer(norm(x, "blocks.0.norm2"), "blocks.0.up"))
+        x = x + layer(hidden, "blocks.0.down")
+        expected = layer(norm(x, "norm")[0], "head")
+        # rounding of float64 in another order of sums
+        torch.testing.assert_close(model(images)[n], expected, rtol=1e-10, atol=1e-10)
+
+
+def test_routing_of_a_resnet() -> None:
+    found = roles(resnet("resnet20"))
+    for name, role in found.items():
+        assert role == ("matrix" if "conv" in name else "vector"), name
+    assert sum(role == "matrix" for role in found.values()) == 19
+
+
+def test_routing_of_a_vit() -> None:
+    found = roles(vit("small"))
+    matrices = ("patches.weight", "qkv.weight", "proj.weight", "up.weight", "down.weight")
+    for name, role in found.items():
+        assert role == ("matrix" if name.endswith(matrices) else "vector"), name
+    assert {"class_token", "positions", "head.weight", "norm.weight"} <= found.keys()
+    groups = {name: g for g in param_groups(vit()) for name, _ in g["params"]}
+    assert groups["blocks.0.attention.qkv.weight"]["split"] == 3
+    assert groups["positions"]["weight_decay"] == groups["class_token"]["weight_decay"] == 0
+
+
+def test_routing_of_an_mlp() -> None:
+    assert roles(mlp()) == {
+        "first.weight": "matrix",
+        "second.weight": "matrix",
+        "head.weight": "vector",
+        "first.bias": "vector",
+        "second.bias": "vector",
+        "head.bias": "vector",
+    }
+
+
+def test_vit_starts_with_the_deviation_of_its_size() -> None:
+    for size in (ViTSize(4, 64, 1, 2), ViTSize(4, 64, 1, 2, std=0.125)):
+        model = ViT(size, side=32, channels=3, classes=10)
+        for name, param in model.named_parameters():
+            if name.endswith("bias"):
+                assert not param.any(), name
+            elif "norm" in name:
+                assert (param == 1).all(), name
+            elif param.numel() > 500:  # enough of them to tell the deviation to a tenth
+                expected = size.std if "blocks" in name else 0.02
+                assert param.std().item() == pytest.approx(expected, rel=0.1), name
