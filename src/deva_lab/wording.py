@@ -1,0 +1,73 @@
+"""Numbers as they are written in tables, pages and on axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+NONE = "–"
+
+
+def loss_format(losses: Iterable[float], spreads: Iterable[float | None] = ()) -> str:
+    """The format specification with which losses beside each other are told apart.
+
+    >>> loss_format([3.03, 3.17]), loss_format([0.41]), loss_format([3.03], [0.0004])
+    ('.3f', '.4f', '.4f')
+    """
+    sizes = [abs(loss) for loss in losses if math.isfinite(loss)]
+    if any(0 < size < 0.01 for size in sizes):
+        return ".2e"
+    if any(size >= 100 for size in sizes):
+        return ".1f"
+    fine = any(spread is not None and spread < 0.001 for spread in spreads)
+    return ".4f" if fine or any(size < 1 for size in sizes) else ".3f"
+
+
+def loss(value: float, spec: str) -> str:
+    """A loss, or that there is none."""
+    return format(value, spec) if math.isfinite(value) else "diverged"
+
+
+def percent(fraction: float | None) -> str:
+    """A fraction in per cent: 62 %."""
+    return NONE if fraction is None else f"{100 * fraction:.0f} %"
+
+
+def rate(lr: float) -> str:
+    """A learning rate, as short as it can be."""
+    return f"{lr:.6g}"
+
+
+def milliseconds(time: float | None) -> str:
+    """A time in milliseconds, with three digits."""
+    if time is None:
+        return NONE
+    return f"{time:.0f}" if time >= 100 else f"{time:.1f}" if time >= 1 else f"{time:.2f}"
+
+
+def megabytes(size: float) -> str:
+    """A size in millions of bytes, with three digits."""
+    value = size / 1e6
+    return f"{value:,.0f} MB" if value >= 100 else f"{value:.3g} MB"
+
+
+def count(number: float) -> str:
+    """A number with three digits and k, M or G.
+
+    >>> count(1_312_000), count(2048), count(0.5)
+    ('1.31M', '2.05k', '0.5')
+    """
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(number) >= size:
+            return f"{number / size:.3g}{letter}"
+    return f"{number:.3g}"
+
+
+def listed(words: Iterable[str]) -> str:
+    """Words in a sentence.
+
+    >>> listed(["a"]), listed("abc")
+    ('a', 'a, b and c')
+    """
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last

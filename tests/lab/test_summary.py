@@ -1,0 +1,258 @@
+"""The summary against cases worked out by hand."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from deva_lab.curves import loss_range, mean_curve, reach
+from deva_lab.errors import UsageError
+from deva_lab.findings import details, headline
+from deva_lab.summary import markdown, read_results, sensitivity, summarise, table
+from lab.made_results import comparison, result
+
+
+def rows_by_label(results, baseline=None):
+    return {row.label: row for row in summarise(results, baseline)}
+
+
+def test_units_to_target_by_hand():
+    results = [
+        result("adamw", loss=[8.0, 6.0, 5.0, 4.0]),
+        # reaches 4.0 halfway between the points at 1/3 and 2/3 of the way: 1/2
+        result("deva", loss=[8.0, 5.0, 3.0, 2.0]),
+        # reaches 4.0 at the point at 2/3; each step takes twice as long
+        result("soap", loss=[8.0, 5.0, 4.0, 3.9], seconds=2.0),
+        result("muon", loss=[8.0, 7.0, 6.0, 4.5]),
+    ]
+    rows = rows_by_label(results)
+    assert rows["adamw"].units_to_target == pytest.approx(1.0)
+    assert rows["deva"].units_to_target == pytest.approx(0.5)
+    assert rows["soap"].units_to_target == pytest.approx(2 / 3)
+    assert rows["soap"].seconds_to_target == pytest.approx(4 / 3)
+    assert rows["muon"].units_to_target is None
+    assert [row.label for row in summarise(results)] == ["deva", "soap", "adamw", "muon"]
+
+
+def test_a_longer_run_may_need_more_than_the_baseline():
+    results = [result("adamw", loss=[8.0, 4.0]), result("muon", loss=[8.0, 6.0, 4.0])]
+    assert rows_by_label(results)["muon"].units_to_target == pytest.approx(2.0)
+
+
+def test_target_is_met_by_the_mean_curve():
+    results = [
+        result("adamw", loss=[8.0, 4.0, 4.0]),
+        result("deva", loss=[8.0, 2.0, 2.0], seed=0),
+        result("deva", loss=[8.0, 4.0, 4.0], seed=1),  # the mean is 8, 3, 3: 4 at 0.8 of a half
+    ]
+    assert rows_by_label(results)["deva"].units_to_target == pytest.approx(0.4)
+
+
+def test_reach_at_the_start_and_never():
+    assert reach([0, 1], [2.0, 1.0], 3.0) == 0.0
+    assert reach([0, 1], [2.0, 1.0], 0.5) is None
+    assert reach([], [], 1.0) is None
+
+
+def test_each_label_is_reported_at_its_own_best_rate():
+    results = [
+        result("adamw", loss=[8, loss], lr=lr, seed=seed)
+        for lr, losses in {0.001: (4.0, 4.2), 0.01: (3.0, 3.4), 0.1: (2.0, 9.0)}.items()
+        for seed, loss in enumerate(losses)
+    ]
+    (row,) = summarise(results)
+    assert row.lr == 0.01  # 0.1 has the best run, not the best mean
+    assert row.final == pytest.approx(3.2)
+    assert row.spread == pytest.approx(math.sqrt(0.08))  # two values 0.4 apart: 0.4 / √2
+    assert (row.seeds, row.rates, row.lr_at_edge) == (2, 3, False)
+
+
+def test_best_is_the_lowest_along_the_way():
+    results = [
+        result("adamw", loss=[8.0, 3.0, 3.5], seed=0),
+        result("adamw", loss=[8.0, 4.0, 3.9], seed=1),
+    ]
+    (row,) = summarise(results)
+    assert row.best == pytest.approx((3.0 + 3.9) / 2)
+    assert row.final == pytest.approx(3.7)
+
+
+@pytest.mark.parametrize(("best", "edge"), [(0.001, True), (0.01, False), (0.1, True)])
+def test_a_best_rate_at_an_end_of_the_grid_is_said(best, edge):
+    results = [
+        result("soap", loss=[8, 3.0 if lr == best else 4.0], lr=lr) for lr in (0.001, 0.01, 0.1)
+    ]
+    rows = summarise(results)
+    assert rows[0].lr_at_edge is edge
+    assert ("SOAP is at an end of the grid" in table(rows)) is edge
+
+
+def test_a_diverged_run_counts_as_infinite():
+    results = [
+        result("muon", loss=[8, 2.0], lr=0.1, seed=0),
+        result("muon", loss=[8, 9.0], lr=0.1, seed=1, status="diverged"),
+        result("muon", loss=[8, 4.0], lr=0.01, seed=0),
+        result("muon", loss=[8, 4.0], lr=0.01, seed=1),
+    ]
+    (row,) = summarise(results)
+    assert (row.lr, row.final, row.diverged) == (0.01, 4.0, 0)
+    assert sensitivity(results)["muon"] == [(0.01, 4.0, 0.0), (0.1, math.inf, None)]
+
+
+def test_all_diverged():
+    results = [
+        result("adamw", loss=[8, None, None], status="diverged"),
+        result("lion", loss=[None], status="diverged"),
+    ]
+    rows = summarise(results)
+    assert [math.isinf(row.final) for row in rows] == [True, True]
+    assert all(row.units_to_target is None for row in rows)
+    assert headline(rows) == "Every optimizer diverged."
+    assert details(rows) == []
+    assert "1 of 1 runs diverged" in table(rows)
+
+
+def test_a_finished_run_without_a_last_loss_did_not_end():
+    (row,) = summarise([result(loss=[8.0, 3.0, None])])
+    assert math.isinf(row.final)
+    assert row.diverged == 1
+
+
+def test_nulls_are_left_out_of_the_mean():
+    curve = mean_curve([result(loss=[8.0, None, 4.0]), result(loss=[6.0, 5.0, 2.0])])
+    assert curve.loss == [7.0, 3.0]
+    assert curve.step == [0, 200]
+    assert (curve.low, curve.high) == ([6.0, 2.0], [8.0, 4.0])
+
+
+def test_baseline():
+    results = [result("soap", loss=[8, 4]), result("muon", loss=[8, 3])]
+
+    def baseline(results, given=None):
+        return next(row.label for row in summarise(results, given) if row.baseline)
+
+    assert baseline(results) == "soap"
+    assert baseline([*results, result("adamw", loss=[8, 5])]) == "adamw"
+    assert baseline([*results, result("adamw", loss=[8, 5])], "muon") == "muon"
+    with pytest.raises(UsageError, match="did you mean 'muon'"):
+        summarise(results, "muno")
+
+
+def test_accuracy_and_times():
+    one, two = (result(loss=[2.0, 1.0], seed=seed) for seed in range(2))
+    one["curve"]["accuracy"], two["curve"]["accuracy"] = [0.1, 0.9], [0.1, 0.8]
+    one["milliseconds"]["optimizer"], two["milliseconds"]["optimizer"] = 2.0, 4.0
+    rows = summarise([one, two])
+    assert rows[0].accuracy == pytest.approx(0.85)
+    assert rows[0].optimizer_ms == 3.0
+    assert "85.0 %" in table(rows)
+    assert "accuracy" not in table(summarise([result(loss=[2.0, 1.0])]))
+
+
+def test_no_results():
+    assert summarise([]) == []
+    assert "optimizer" in table([])
+    assert headline([]) == "There are no results."
+
+
+def test_table_is_aligned_and_best_first():
+    text = table(summarise(comparison()))
+    head, _, body = text.partition("─" * 20)
+    lines = body.splitlines()[1:6]
+    assert [line.split()[0] for line in lines] == [
+        "deva",
+        "muon:nesterov=true",
+        "soap",
+        "adamw",
+        "lion",
+    ]
+    assert len({len(line) for line in lines}) == 1
+    assert "tokens" in head
+    assert "3.167; tokens and time to it" in text
+
+
+def test_markdown_has_as_many_cells_in_every_row():
+    results = [*comparison(), result("mine:a=1|2", loss=[8, 3])]
+    lines = [line for line in markdown(summarise(results)).splitlines() if line.startswith("|")]
+    cells = {line.replace(r"\|", "").count("|") for line in lines}
+    assert len(lines) == 2 + 6
+    assert len(cells) == 1
+
+
+def test_small_losses_keep_their_digits():
+    assert "1.23e-07" in table(summarise([result(loss=[1.0, 1.234e-7])]))
+
+
+def test_read_results(tmp_path: Path):
+    path = tmp_path / "results.jsonl"
+    first, again, other = {"id": "a", "n": 1}, {"id": "a", "n": 2}, {"id": "é", "n": 3}
+    text = "\n".join(json.dumps(each, ensure_ascii=False) for each in (first, again, other))
+    path.write_text(text + "\n", "utf-8")
+    assert read_results(path) == [again, other]
+    whole = path.read_bytes()
+    for length in range(1, len(whole)):  # a kill at any byte loses at most the line it cut
+        path.write_bytes(whole[:length])
+        written = [first, again, other][: whole[:length].count(b"\n")]
+        ids = [each["id"] for each in read_results(path)]
+        assert ids[: len({each["id"] for each in written})] == list(
+            dict.fromkeys(each["id"] for each in written)
+        )
+
+
+def test_read_results_goes_on_after_a_line_that_was_cut(tmp_path: Path):
+    path = tmp_path / "results.jsonl"
+    path.write_text('{"id": "a"}\n{"id": "b", "cur\n{"id": "b"}\n')
+    assert [each["id"] for each in read_results(path)] == ["a", "b"]
+
+
+def test_read_results_of_something_else(tmp_path: Path):
+    path = tmp_path / "results.jsonl"
+    path.write_text("not\nresults\n")
+    with pytest.raises(UsageError, match="no results"):
+        read_results(path)
+
+
+def runs(label, *ends):
+    return [result(label, loss=[8.0, end], seed=seed) for seed, end in enumerate(ends)]
+
+
+@pytest.mark.parametrize(
+    ("results", "expected"),
+    [
+        (
+            runs("adamw", 4.00, 4.02) + runs("deva", 3.00, 3.02),  # 8 − 4.01 is 0.8 of 8 − 3.01
+            "DeVA reached AdamW’s final loss with 80 % of its tokens.",
+        ),
+        (
+            runs("adamw", 4.0, 4.2) + runs("deva", 3.9, 4.2),
+            "DeVA and AdamW ended closer to each other than the spread over seeds: "
+            "no difference is shown.",
+        ),
+        (runs("adamw", 3.0, 3.01) + runs("muon", 4.0, 4.01), "No optimizer ended below AdamW."),
+        (runs("muon", 3.0), "Muon ended at a validation loss of 3.000."),
+        (
+            [result("adamw", loss=[8, None], status="diverged"), *runs("soap", 3.0)],
+            "AdamW diverged; SOAP ended lowest.",
+        ),
+    ],
+)
+def test_headline(results, expected):
+    assert headline(summarise(results)) == expected
+
+
+def test_details_are_honest_about_the_second_and_about_one_seed():
+    close = runs("adamw", 4.0, 4.1) + runs("deva", 3.0, 3.2) + runs("muon", 3.1, 3.2)
+    assert "the order of the two is open" in " ".join(details(summarise(close)))
+    single = runs("adamw", 4.0) + runs("deva", 3.0)
+    assert "may be chance" in " ".join(details(summarise(single)))
+
+
+def test_loss_range_leaves_out_the_first_fall_but_no_end():
+    curve = mean_curve([result(loss=[10.0, 6.0, 4.0, 3.5, 3.2, 3.1, 3.05, 3.0])])
+    poor = mean_curve([result(loss=[10.0, 9.0, 8.8, 8.7, 8.6, 8.5, 8.4, 8.3])])
+    low, high, logarithmic = loss_range([curve])
+    assert (2.5 < low < 3.0, 5.0 < high < 7.0, logarithmic) == (True, True, False)
+    assert loss_range([curve, curve, poor])[1] > 8.3
+    assert loss_range([mean_curve([result(loss=[100.0, 1e-3, 1e-6])])])[2] is True
+    assert loss_range([]) == (0.0, 1.0, False)
