@@ -1,0 +1,75 @@
+"""`deva methods`: the optimizers that can be compared, and what each one is made of."""
+
+from __future__ import annotations
+
+import argparse
+
+from deva_optim import METHODS
+from deva_optim.adaptations import ADAM, DIRECTION, FACTORED, INSTANTANEOUS, LINF, SPECTRAL
+from deva_optim.upkeep import DECOMPOSED, INVERSE_ROOT, TRACKED
+
+from ..entrants import ENTRANTS, options_of
+from ..errors import unknown
+from . import Commands
+
+DESCRIPTION = """\
+Print the table of optimizers: basis, direction, adaptation, usual learning rate. With a name, print
+the options that it takes, as in --optimizers deva:sides=short,refresh_every=20.
+"""
+
+BASES = (
+    (None, "–"),
+    (TRACKED, "eigenvectors, tracked"),
+    (DECOMPOSED, "eigenvectors"),
+    (INVERSE_ROOT, "inverse roots"),
+)
+ADAPTATIONS = (
+    (None, "1"),
+    (ADAM, "|M| / √EMA[G²]"),
+    (LINF, "|M| / √EMA[M²]"),
+    (DIRECTION, "1 / √EMA[O²]"),
+    (SPECTRAL, "√(r cᵀ / EMA[r cᵀ])"),
+    (FACTORED, "√(r cᵀ / EMA[r] EMA[c]ᵀ)"),
+    (INSTANTANEOUS, "√(r cᵀ / EMA[r cᵀ of G])"),
+)
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "methods",
+        help="the optimizers, and the options of each",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("name", nargs="?", help="one of them")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the table, or the options of one optimizer."""
+    if options.name is None:
+        print(table())
+    elif options.name in ENTRANTS:
+        print(f"{options.name} takes {', '.join(options_of(options.name))}")
+    else:
+        raise unknown("optimizer", options.name, ENTRANTS)
+    return 0
+
+
+def table() -> str:
+    """A line an optimizer."""
+    head = ("name", "basis", "direction", "adaptation", "rest", "usual lr", "paper")
+    rows = [head, *(_row(name) for name in ENTRANTS)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _row(name: str) -> tuple[str, ...]:
+    method = METHODS[{"deva": "deva-sinf", "torch-adamw": "adamw"}.get(name, name)]
+    basis = next(text for known, text in BASES if known is method.basis)
+    adaptation = next(text for known, text in ADAPTATIONS if known is method.adaptation)
+    rest = method.vector or "itself"
+    lr = f"{ENTRANTS[name].lr:g}"
+    return name, basis, method.direction, adaptation, rest, lr, method.paper

@@ -1,0 +1,167 @@
+"""The options that `deva compare` and `deva train` share, and what they come to."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..entrants import Entrant
+from ..errors import UsageError
+from ..plan import Rate, Request, common, default_size
+from ..tasks import TASKS, make_task
+
+# What `--resume` takes over from the command that it continues.
+REQUESTED = (
+    "task",
+    "size",
+    "data",
+    "vocabulary",
+    "lr",
+    "seeds",
+    "steps",
+    "tokens",
+    "batch",
+    "accumulate",
+    "warmup",
+    "decay",
+    "clip",
+    "evaluate_every",
+    "device",
+    "dtype",
+    "compile",
+)
+
+
+def add_training(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say what is trained."""
+    what = parser.add_argument_group("what is trained")
+    kinds = "; ".join(f"{name}: {kind.about}" for name, kind in TASKS.items())
+    what.add_argument("--task", metavar="TASK", help=f"{kinds} (gpt)")
+    what.add_argument("--size", help=f"a preset: {sizes()} ({default_size('gpt')})")
+    what.add_argument(
+        "--data",
+        metavar="NAME|PATH",
+        help="text: python (the source of the standard library), fineweb, fineweb-edu, or a file "
+        "or folder of txt, jsonl, parquet or token shards; images: digits, cifar10, imagenet-1k, "
+        "or a folder (python; digits)",
+    )
+    what.add_argument(
+        "--vocabulary", metavar="N|gpt2", help="token ids of a byte-level BPE, or GPT-2's"
+    )
+    how = parser.add_argument_group("how long and how")
+    length = how.add_mutually_exclusive_group()
+    length.add_argument("--steps", type=int, help="steps of the optimizer (the preset's)")
+    length.add_argument("--tokens", type=float, help="the same in tokens, images or samples")
+    how.add_argument("--batch", type=int, help="sequences, images or samples in a batch")
+    how.add_argument("--accumulate", type=int, help="batches in a step (1)")
+    how.add_argument("--warmup", type=float, help="share of the steps in which the rate rises (0)")
+    how.add_argument("--decay", type=float, help="share in which it falls to zero (0.4)")
+    how.add_argument("--clip", type=float, help="greatest norm of the gradient (0: none)")
+    how.add_argument("--evaluate-every", type=int, metavar="STEPS", help="(a 16th of the steps)")
+    where = parser.add_argument_group("on what")
+    where.add_argument("--device", help="cpu, cuda, cuda:1, mps (the accelerator, if there is one)")
+    where.add_argument("--dtype", choices=("float32", "bfloat16"), help="of products (float32)")
+    where.add_argument("--compile", action="store_true", default=None, help="torch.compile")
+
+
+def add_output(parser: argparse.ArgumentParser, kind: str) -> None:
+    """Add the options that say where things go."""
+    out = parser.add_argument_group("where it goes")
+    out.add_argument("--out", type=Path, metavar="DIR", help=f"(runs/{kind}-DATE-TIME)")
+    out.add_argument(
+        "--resume",
+        type=Path,
+        metavar="DIR",
+        help="go on with what is in DIR, with its options where none are given here",
+    )
+    out.add_argument(
+        "--save-every", type=float, default=60.0, metavar="SECONDS", help="checkpoints (60)"
+    )
+    out.add_argument("--tensorboard", action="store_true", help="log to DIR/tensorboard as well")
+
+
+def sizes() -> str:
+    """The sizes of every task, for the help."""
+    return "; ".join(f"{name}: {', '.join(kind.presets)}" for name, kind in TASKS.items())
+
+
+def requested(options: argparse.Namespace) -> dict[str, Any]:
+    """The options that were given, as JSON has them."""
+    given = {name: getattr(options, name, None) for name in REQUESTED}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def request_of(given: dict[str, Any], optimizers: Sequence[Entrant]) -> Request:
+    """The request that options come to."""
+    rates = tuple(Rate.parse(text) for text in given.get("lr", "").split(",") if text)
+    request = Request(
+        optimizers=tuple(optimizers),
+        rates=rates,
+        seeds=seeds_of(given.get("seeds", "1")),
+        vocabulary=vocabulary_of(given.get("vocabulary")),
+        device=device_of(given.get("device")),
+        **{
+            name: value
+            for name, value in given.items()
+            if name in REQUESTED and name not in ("lr", "seeds", "vocabulary", "device", "tokens")
+        },
+    )
+    return request if "tokens" not in given else _in_steps(request, given["tokens"])
+
+
+def _in_steps(request: Request, tokens: float) -> Request:
+    """The request with its length in steps, for which the task must be known."""
+    from dataclasses import replace
+
+    settings = common(request)
+    task = make_task(settings, report=lambda text: None)
+    steps = max(1, round(tokens / (task.units * request.accumulate)))
+    return replace(request, steps=steps)
+
+
+def seeds_of(text: str) -> tuple[int, ...]:
+    """The seeds 0 … n − 1 of a number n, or those of a list.
+
+    >>> seeds_of("3"), seeds_of("5,7")
+    ((0, 1, 2), (5, 7))
+    """
+    try:
+        numbers = [int(part) for part in text.split(",") if part]
+    except ValueError:
+        numbers = []
+    valid = numbers and min(numbers) >= 0 and (len(numbers) > 1 or "," in text or numbers[0] > 0)
+    if not valid:
+        raise UsageError(f"--seeds is a number of seeds or a list such as 0,1,2, got {text!r}")
+    return tuple(numbers) if len(numbers) > 1 or "," in text else tuple(range(numbers[0]))
+
+
+def vocabulary_of(text: str | None) -> int | str | None:
+    """A vocabulary as the tasks take it."""
+    if text is None or text == "gpt2":
+        return text
+    if not text.isdecimal() or int(text) < 256:
+        raise UsageError(f"--vocabulary is a number from 256, or gpt2, got {text!r}")
+    return int(text)
+
+
+def device_of(text: str | None) -> str:
+    """The device to train on: the one given, else the accelerator, else the CPU."""
+    if text is None:
+        found = torch.accelerator.current_accelerator(check_available=True)
+        return "cpu" if found is None else found.type
+    try:
+        torch.zeros(1, device=text)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise UsageError(f"--device {text} cannot be used here: {reason}") from error
+    return text
+
+
+def command_line(words: Sequence[str]) -> str:
+    """What the user typed, to be typed again."""
+    return shlex.join(["deva", *words])

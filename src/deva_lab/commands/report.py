@@ -1,0 +1,68 @@
+"""`deva report`: the table, the curves and the page of runs that are finished."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from .. import summary
+from ..errors import UsageError
+from ..publish import publish
+from . import Commands
+from .options import command_line
+
+DESCRIPTION = """\
+Draw the curves and write the page of one comparison again, or of several together: runs of the same
+task at different times, for example, or on different machines.
+"""
+
+SHARED = ("task", "size", "data", "vocabulary", "steps", "batch", "accumulate", "decay", "warmup")
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "report",
+        help="draw finished runs again, or several comparisons together",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("folders", type=Path, nargs="+", metavar="DIR")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="(the first DIR)")
+    parser.add_argument("--baseline", metavar="NAME", help="whose final loss is the target (adamw)")
+    parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Publish what the folders have."""
+    results = merged(options.folders)
+    several = len(options.folders) > 1
+    folder = options.out or options.folders[0]
+    folder.mkdir(parents=True, exist_ok=True)
+    command = command_line(options.words) if several else None
+    text = publish(results, folder, baseline=options.baseline, command=command)
+    if options.markdown:
+        text = summary.markdown(summary.summarise(results, options.baseline))
+    print(text)
+    return 0
+
+
+def merged(folders: list[Path]) -> list[dict[str, Any]]:
+    """The results of several folders; of two with the same id the later one."""
+    results: dict[str, dict[str, Any]] = {}
+    for folder in folders:
+        path = folder if folder.is_file() else folder / "results.jsonl"
+        if not path.is_file():
+            raise UsageError(f"{folder} has no results.jsonl: name the folder of a comparison")
+        results |= {result["id"]: result for result in summary.read_results(path)}
+    if not results:
+        raise UsageError(f"no run has finished in {', '.join(map(str, folders))}")
+    for name in SHARED:
+        values = {str(result["settings"].get(name)) for result in results.values()}
+        if len(values) > 1:
+            raise UsageError(
+                f"runs that differ in {name} ({', '.join(sorted(values))}) do not compare"
+            )
+    return list(results.values())

@@ -1,0 +1,184 @@
+"""Optimizers as the command line names them: "deva", "muon:nesterov=true"."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+import deva_optim
+from deva_optim import param_groups
+
+from .errors import UsageError, unknown
+
+
+class Known(NamedTuple):
+    """An optimizer that can be asked for by name, and the rate that it has unless one is given."""
+
+    build: Callable[..., Optimizer]
+    lr: float
+    options: Mapping[str, Any] = MappingProxyType({})
+
+
+# The rates are those of docs/evidence.md for the small GPT.
+ENTRANTS: Final[Mapping[str, Known]] = MappingProxyType(
+    {
+        "deva": Known(deva_optim.DeVA, 0.01),
+        "deva-sinf": Known(deva_optim.DeVASinf, 0.01),
+        "deva-sinf-factored": Known(deva_optim.DeVASinf, 0.01, {"variant": "factored"}),
+        "deva-sinf-instantaneous": Known(deva_optim.DeVASinf, 0.01, {"variant": "instantaneous"}),
+        "deva-linf": Known(deva_optim.DeVALinf, 0.003),
+        "adamw": Known(deva_optim.AdamW, 0.005),
+        "signum": Known(deva_optim.Signum, 0.001),
+        "lion": Known(deva_optim.Lion, 0.001),
+        "muon": Known(deva_optim.Muon, 0.01),
+        "adamuon": Known(deva_optim.AdaMuon, 0.01),
+        "soap": Known(deva_optim.SOAP, 0.01),
+        "splus": Known(deva_optim.SPlus, 0.1),
+        "shampoo": Known(deva_optim.Shampoo, 0.005),
+        "shampoo-ungrafted": Known(deva_optim.Shampoo, 0.005, {"graft": "none"}),
+        "torch-adamw": Known(torch.optim.AdamW, 0.005),
+    }
+)
+
+_HERE: Final = ("rest_lr",)  # what the laboratory adds to the options of an optimizer
+_DTYPES: Final = ("float16", "bfloat16", "float32", "float64")
+_NOT_OPTIONS: Final = ("self", "params")
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """An optimizer with settings.
+
+    Attributes:
+        name: Its name in `ENTRANTS`.
+        options: What is set apart from the learning rate, in the order of the alphabet.
+        lr: Its own learning rate, if one was given.
+
+    >>> Entrant.parse("deva:variant=factored,lr=3e-3")
+    Entrant(name='deva', options=(('variant', 'factored'),), lr=0.003)
+    >>> Entrant.parse("deva:nesterov=true,sides=short").label
+    'deva:nesterov=true,sides=short'
+    """
+
+    name: str
+    options: tuple[tuple[str, Any], ...] = ()
+    lr: float | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Entrant:
+        """The entrant that a text names.
+
+        Raises:
+            UsageError: If there is no such optimizer or option, or a value does not fit.
+        """
+        name, _, settings = text.strip().partition(":")
+        if name.lower() not in ENTRANTS:
+            raise unknown("optimizer", name, ENTRANTS)
+        options = dict(_setting(name.lower(), item) for item in settings.split(",") if item)
+        lr = options.pop("lr", None)
+        if lr is not None and not _positive(lr):
+            raise UsageError(f"the lr of {text!r} must be a positive number, got {lr!r}")
+        entrant = cls(name.lower(), tuple(sorted(options.items())), lr)
+        entrant.check()
+        return entrant
+
+    @property
+    def label(self) -> str:
+        """The entrant as text, without its learning rate; `parse` reads it."""
+        options = ",".join(f"{key}={_written(value)}" for key, value in self.options)
+        return f"{self.name}:{options}" if options else self.name
+
+    @property
+    def default_lr(self) -> float:
+        """Its own learning rate, or the usual one of this optimizer."""
+        return ENTRANTS[self.name].lr if self.lr is None else self.lr
+
+    def build(self, model: nn.Module, lr: float) -> Optimizer:
+        """The optimizer for a model, its parameters routed to matrices and the rest."""
+        known = ENTRANTS[self.name]
+        options = {**known.options, **dict(self.options)}
+        rest_lr = options.pop("rest_lr", None)
+        if known.build is torch.optim.AdamW:
+            return known.build(model.parameters(), lr=lr, **options)
+        groups = param_groups(model)
+        if rest_lr is not None:
+            groups = [{**g, "lr": rest_lr} if g["role"] == "vector" else g for g in groups]
+        return known.build(groups, lr=lr, **options)
+
+    def check(self) -> None:
+        """Raises what the optimizer has to say against the options."""
+        model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+        try:
+            self.build(model, self.default_lr)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"{self.label}: {error}") from error
+
+
+def entrants(text: str) -> list[Entrant]:
+    """The entrants of a list separated by commas; what has a "=" belongs to the one before it.
+
+    >>> [entrant.label for entrant in entrants("deva:sides=short,eps=1e-6,muon")]
+    ['deva:eps=1e-06,sides=short', 'muon']
+    """
+    parts: list[str] = []
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        if "=" in item and ":" not in item and parts:
+            parts[-1] += f",{item}"
+        else:
+            parts.append(item)
+    if not parts:
+        raise UsageError(f"no optimizer in {text!r}: name at least one, for example deva,muon")
+    found = [Entrant.parse(part) for part in parts]
+    return list(dict.fromkeys(found))
+
+
+def options_of(name: str) -> list[str]:
+    """The names of the options that an optimizer has."""
+    parameters = inspect.signature(ENTRANTS[name].build).parameters
+    return [key for key in parameters if key not in _NOT_OPTIONS] + list(_HERE)
+
+
+def _setting(name: str, item: str) -> tuple[str, Any]:
+    key, equals, value = (part.strip() for part in item.partition("="))
+    if not equals or not value:
+        raise UsageError(f"{name}: a setting looks like key=value, got {item!r}")
+    if key not in options_of(name):
+        raise unknown(f"option of {name}", key, options_of(name))
+    return key, _value(value)
+
+
+def _value(text: str) -> Any:
+    """A number, a truth value, a dtype, a tuple written with slashes, or the text itself."""
+    if "/" in text:
+        return tuple(_value(part) for part in text.split("/"))
+    words = {"true": True, "false": False, "none": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    if text in _DTYPES:  # not any dtype of torch: "short" is one
+        return getattr(torch, text)
+    for number in (int, float):
+        try:
+            return number(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "/".join(map(_written, value))
+    if isinstance(value, float):
+        return repr(value)
+    return str(value).lower().removeprefix("torch.")
+
+
+def _positive(value: object) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value) and value > 0

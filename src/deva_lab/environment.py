@@ -1,0 +1,27 @@
+"""Where a run was made: versions, hardware and commit, in the form that results have them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+import deva_optim
+
+from .bench.machine import machine
+
+
+def environment(device: str) -> dict[str, Any]:
+    """The versions and the hardware that a result depends on."""
+    about = machine(device)
+    return {
+        "deva_optim": deva_optim.__version__,
+        "torch": torch.__version__,
+        "python": about["python"],
+        "platform": about["platform"],
+        "processor": about["gpu"] or about["cpu"],
+        "cores": about["cores"],
+        "threads": about["threads"],
+        "device": device,
+        "commit": about["commit"],
+    }

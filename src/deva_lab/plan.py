@@ -1,0 +1,141 @@
+"""From what the user asks for to the runs that answer it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .entrants import Entrant
+from .errors import UsageError
+from .settings import DType, RunSettings
+from .tasks import check_task, kind_of, preset_of
+
+EVALUATIONS = 16  # of a run, unless the user says how often
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A learning rate, or a multiple of the usual rate of each optimizer.
+
+    >>> Rate.parse("0.003"), Rate.parse("x2")
+    (Rate(value=0.003, relative=False), Rate(value=2.0, relative=True))
+    """
+
+    value: float
+    relative: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Rate:
+        """The rate that a text such as "0.003" or "x2" stands for."""
+        relative = text.lower().startswith("x")
+        try:
+            value = float(text[1:] if relative else text)
+        except ValueError:
+            value = math.nan
+        if not (math.isfinite(value) and value > 0):
+            raise UsageError(f"--lr must be positive numbers such as 0.003 or x2, got {text!r}")
+        return cls(value, relative)
+
+    def of(self, entrant: Entrant) -> float:
+        """The learning rate of an optimizer."""
+        return self.value * entrant.default_lr if self.relative else self.value
+
+
+@dataclass(frozen=True)
+class Request:
+    """What `deva compare` and `deva train` are asked for; None leaves it to the task's preset."""
+
+    optimizers: tuple[Entrant, ...]
+    task: str = "gpt"
+    size: str | None = None
+    data: str | None = None
+    vocabulary: int | str | None = None
+    rates: tuple[Rate, ...] = ()
+    seeds: tuple[int, ...] = (0,)
+    steps: int | None = None
+    batch: int | None = None
+    accumulate: int = 1
+    warmup: float = 0.0
+    decay: float = 0.4
+    clip: float = 0.0
+    evaluate_every: int | None = None
+    device: str = "cpu"
+    dtype: DType = "float32"
+    compile: bool = False
+
+
+def plan(request: Request) -> list[RunSettings]:
+    """The runs of a request: every optimizer at every rate with every seed, seeds outermost.
+
+    Raises:
+        UsageError: If something does not exist or does not fit, before anything is trained.
+    """
+    base = common(request)
+    check_task(base)
+    runs = [
+        base.changed(optimizer=entrant.label, lr=lr, seed=seed)
+        for seed in request.seeds
+        for entrant in request.optimizers
+        for lr in rates_of(entrant, request.rates)
+    ]
+    return list(dict.fromkeys(runs))
+
+
+def common(request: Request) -> RunSettings:
+    """What all runs of a request share, with the first optimizer and seed."""
+    kind = kind_of(request.task)
+    size = request.size or default_size(request.task)
+    preset = preset_of(request.task, size)
+    batch = preset.batch if request.batch is None else request.batch
+    steps = preset.steps if request.steps is None else request.steps
+    vocabulary = preset.vocabulary if request.vocabulary is None else request.vocabulary
+    entrant = request.optimizers[0]
+    settings = RunSettings(
+        task=request.task,
+        size=size,
+        data=kind.data if request.data is None else request.data,
+        optimizer=entrant.label,
+        lr=rates_of(entrant, request.rates)[0],
+        seed=request.seeds[0],
+        steps=steps,
+        batch=batch,
+        vocabulary=vocabulary,
+        accumulate=request.accumulate,
+        warmup=request.warmup,
+        decay=request.decay,
+        clip=request.clip,
+        evaluate_every=request.evaluate_every or max(1, steps // EVALUATIONS),
+        device=request.device,
+        dtype=request.dtype,
+        compile=request.compile,
+    )
+    check_numbers(settings)
+    return settings
+
+
+def default_size(task: str) -> str:
+    """The size that a task has unless one is given: "small" if there is one, else the first."""
+    sizes = kind_of(task).presets
+    return "small" if "small" in sizes else next(iter(sizes))
+
+
+def rates_of(entrant: Entrant, rates: Sequence[Rate]) -> list[float]:
+    """The learning rates to run an optimizer at: its own, else those given, else its usual one."""
+    if entrant.lr is not None or not rates:
+        return [entrant.default_lr]
+    return [rate.of(entrant) for rate in rates]
+
+
+def check_numbers(settings: RunSettings) -> None:
+    """Raises UsageError for a number that makes no sense."""
+    for name in ("steps", "batch", "accumulate", "evaluate_every"):
+        value = getattr(settings, name)
+        if value < 1:
+            raise UsageError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
+    for name in ("warmup", "decay"):
+        value = getattr(settings, name)
+        if not 0 <= value <= 1:
+            raise UsageError(f"--{name} is a share of the steps, from 0 to 1, got {value}")
+    if settings.clip < 0:
+        raise UsageError(f"--clip must be 0 (do not clip) or more, got {settings.clip}")

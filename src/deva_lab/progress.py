@@ -1,0 +1,77 @@
+"""What a run has measured so far, in a form that checkpoints and results keep."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Literal, NamedTuple
+
+Status = Literal["running", "finished", "diverged", "stopped"]
+TIMED: Final = 1000  # the last so many steps have their times kept
+
+
+class Event(NamedTuple):
+    """What a run tells while it goes on."""
+
+    id: str
+    step: int
+    status: Status
+    loss: float | None  # the last validation loss, None where it was not finite
+    seconds: float
+    evaluated: bool  # whether the loss is new
+
+
+@dataclass
+class Curve:
+    """What the evaluations found, a column each."""
+
+    step: list[int] = field(default_factory=list)
+    units: list[int] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    train_loss: list[float | None] = field(default_factory=list)
+    loss: list[float | None] = field(default_factory=list)
+    accuracy: list[float] = field(default_factory=list)
+
+
+@dataclass
+class Times:
+    """Seconds of the last steps, by what was done in them."""
+
+    model: list[float] = field(default_factory=list)
+    optimizer: list[float] = field(default_factory=list)
+    data: list[float] = field(default_factory=list)
+
+    def add(self, *, model: float, optimizer: float, data: float) -> None:
+        """Take in one step."""
+        for column, seconds in zip(
+            (self.model, self.optimizer, self.data), (model, optimizer, data), strict=True
+        ):
+            column.append(seconds)
+            del column[:-TIMED]
+
+    def milliseconds(self) -> dict[str, float]:
+        """The median of each."""
+        columns = asdict(self).items()
+        return {name: round(1e3 * statistics.median(c or [0.0]), 4) for name, c in columns}
+
+
+@dataclass
+class Progress:
+    """How far a run has come."""
+
+    step: int = 0
+    status: Status = "running"
+    seconds: float = 0.0  # of training, without validation
+    curve: Curve = field(default_factory=Curve)
+    times: Times = field(default_factory=Times)
+
+    def saved(self) -> dict[str, Any]:
+        """The record as a checkpoint has it."""
+        return asdict(self)
+
+    @classmethod
+    def restored(cls, saved: dict[str, Any]) -> Progress:
+        """The record that a checkpoint has; a run that was stopped is running again."""
+        curve, times = Curve(**saved["curve"]), Times(**saved["times"])
+        status: Status = "running" if saved["status"] == "stopped" else saved["status"]
+        return cls(saved["step"], status, saved["seconds"], curve, times)

@@ -1,0 +1,50 @@
+"""Being asked to stop: the first signal is a request, the second one is an order."""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType, TracebackType
+from typing import Any, Final
+
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+class Stopping:
+    """Whether SIGINT or SIGTERM has come while this was entered; call it to ask.
+
+    >>> with Stopping() as stopping:
+    ...     before = stopping()
+    ...     signal.raise_signal(signal.SIGTERM)
+    ...     before, stopping(), stopping.exit_code
+    (False, True, 143)
+    """
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def __call__(self) -> bool:
+        """Whether a signal has come."""
+        return self.signal is not None
+
+    @property
+    def exit_code(self) -> int:
+        """What a shell expects of a program that a signal has ended."""
+        return 0 if self.signal is None else 128 + self.signal
+
+    def __enter__(self) -> Stopping:
+        self._before = {number: signal.signal(number, self._hear) for number in SIGNALS}
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        self.signal = number
+        signal.signal(number, self._before[number])

@@ -1,0 +1,249 @@
+"""The training loop: one run from its settings to its result, and on from any checkpoint."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, cast
+
+import torch
+from torch import nn
+
+from . import checkpoint
+from .ahead import Ahead
+from .entrants import Entrant
+from .environment import environment
+from .errors import UsageError
+from .progress import Event, Progress
+from .settings import RunSettings
+from .tasks import Batch, Task
+
+Result = dict[str, Any]
+Watch = Callable[[Event], None]
+
+LOST: Final = 10.0  # a loss so many times the first one is a divergence, as NaN is
+TIMED_EVERY: Final = 10  # steps, on an accelerator, which has to be waited for
+
+
+def train(
+    settings: RunSettings,
+    task: Task,
+    *,
+    keeping: Keeping | None = None,
+    resume: bool = False,
+    watch: Watch = lambda event: None,
+    stopping: Callable[[], bool] = lambda: False,
+    command: str = "",
+) -> Result:
+    """The result of a run, as a line of results.jsonl has it.
+
+    Args:
+        settings: The run.
+        task: What it trains.
+        keeping: Where its checkpoints go, and how often; None writes none.
+        resume: Go on from the newest checkpoint, if there is one.
+        watch: Hears of every step.
+        stopping: Asked after every step: whether to save and return with the status "stopped".
+        command: What the user typed, for the result.
+    """
+    run = Run(settings, task)
+    if keeping is not None and resume:
+        run.restore(checkpoint.load(keeping.folder, settings.device))
+    if run.progress.step == 0:
+        run.evaluate()
+        watch(run.event(evaluated=True))
+    with Ahead(task.batch, start=run.progress.step * settings.accumulate) as batches:
+        while run.progress.status == "running":
+            run.step(batches)
+            evaluated = settings.evaluates(run.progress.step)
+            if evaluated:
+                run.evaluate()
+            if run.progress.status == "running" and stopping():
+                run.progress.status = "stopped"
+            if keeping is not None and keeping.due(run.progress):
+                checkpoint.save(keeping.folder, run.progress.step, run.state())
+            watch(run.event(evaluated=evaluated))
+    return run.result(command)
+
+
+@dataclass
+class Keeping:
+    """Where checkpoints go, and when one is due."""
+
+    folder: Path
+    every_steps: int | None = None
+    every_seconds: float = 60.0
+    last: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.last = time.monotonic()
+
+    def due(self, progress: Progress) -> bool:
+        """Whether it is time: the steps are full, the seconds are over, or the run ends."""
+        full = self.every_steps is not None and progress.step % self.every_steps == 0
+        over = time.monotonic() - self.last >= self.every_seconds
+        if not (full or over or progress.status != "running"):
+            return False
+        self.last = time.monotonic()
+        return True
+
+
+class Run:
+    """A model, its optimizer and how far they have come."""
+
+    def __init__(self, settings: RunSettings, task: Task) -> None:
+        self.settings, self.task, self.progress = settings, task, Progress()
+        self.model = task.model().to(settings.device)
+        self.compute = self.model
+        if settings.compile:
+            self.compute = cast(nn.Module, torch.compile(self.model))
+        self.optimizer = Entrant.parse(settings.optimizer).build(self.model, settings.lr)
+        self.rates = [float(group["lr"]) for group in self.optimizer.param_groups]
+        self.losses = torch.zeros((), device=settings.device)  # their sum since the evaluation
+        self.autocast = (
+            contextlib.nullcontext()
+            if settings.dtype == "float32"
+            else torch.autocast(torch.device(settings.device).type, getattr(torch, settings.dtype))
+        )
+
+    def step(self, batches: Ahead[Batch]) -> None:
+        """One step of the optimizer."""
+        self.set_rates()
+        data = model = 0.0
+        for _ in range(self.settings.accumulate):
+            began = self.clock()
+            batch = batches.take()
+            taken = self.clock()
+            with self.autocast:
+                loss = self.task.loss(self.compute, batch) / self.settings.accumulate
+            loss.backward()  # type: ignore[no-untyped-call]
+            self.losses += loss.detach()
+            data, model = data + taken - began, model + self.clock() - taken
+        began = self.clock()
+        if self.settings.clip:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip)
+        self.optimizer.step()
+        optimizer = self.clock() - began
+        self.optimizer.zero_grad()
+        self.progress.step += 1
+        self.progress.seconds += data + model + optimizer
+        if self.timed:
+            self.progress.times.add(model=model, optimizer=optimizer, data=data)
+
+    def set_rates(self) -> None:
+        """Give every group the learning rate that the schedule has for this step."""
+        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
+            group["lr"] = rate * self.settings.rate(self.progress.step)
+
+    @property
+    def timed(self) -> bool:
+        """Whether the times of this step are exact."""
+        return self.settings.device == "cpu" or self.progress.step % TIMED_EVERY == 0
+
+    def clock(self) -> float:
+        """Seconds; on an accelerator, now and then, those at which its work is done."""
+        if self.settings.device != "cpu" and self.timed:
+            torch.accelerator.synchronize()
+        return time.perf_counter()
+
+    def evaluate(self) -> None:
+        """Add a point to the curve, and say whether this was the last."""
+        progress, curve = self.progress, self.progress.curve
+        steps = progress.step - (curve.step[-1] if curve.step else 0)
+        train_loss = self.losses.item() / steps if steps else None
+        self.losses.zero_()
+        averaged = getattr(self.optimizer, "averaged", contextlib.nullcontext)  # SPlus has one
+        with averaged(), self.autocast:
+            found = self.task.validate(self.compute)
+        curve.step.append(progress.step)
+        curve.units.append(progress.step * self.settings.accumulate * self.task.units)
+        curve.seconds.append(round(progress.seconds, 4))
+        curve.train_loss.append(_finite(train_loss))
+        curve.loss.append(_finite(found["loss"]))
+        if "accuracy" in found:
+            curve.accuracy.append(found["accuracy"])
+        if self.lost():
+            progress.status = "diverged"
+        elif progress.step == self.settings.steps:
+            progress.status = "finished"
+
+    def lost(self) -> bool:
+        """Whether the last losses are past hope."""
+        losses, train_losses = self.progress.curve.loss, self.progress.curve.train_loss
+        first, last = losses[0], losses[-1]
+        if first is None or last is None or (len(losses) > 1 and train_losses[-1] is None):
+            return True
+        return last > LOST * abs(first)
+
+    def event(self, *, evaluated: bool) -> Event:
+        """What the run has to tell."""
+        progress, curve = self.progress, self.progress.curve
+        return Event(
+            self.settings.id,
+            progress.step,
+            progress.status,
+            curve.loss[-1] if curve.loss else None,
+            progress.seconds,
+            evaluated,
+        )
+
+    def state(self) -> dict[str, Any]:
+        """All that a run needs to go on, to the bit."""
+        return {
+            "settings": self.settings.saved(),
+            "progress": self.progress.saved(),
+            "losses": self.losses,
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "random": torch.get_rng_state(),
+        }
+
+    def restore(self, state: dict[str, Any] | None) -> None:
+        """Go on from what `state` returned, if it did."""
+        if state is None:
+            return
+        if state["settings"] != self.settings.saved():
+            raise UsageError(
+                f"the checkpoint of {self.settings.id} is of another run: {state['settings']}"
+            )
+        self.progress = Progress.restored(state["progress"])
+        self.losses.copy_(state["losses"])
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        torch.set_rng_state(state["random"].cpu())
+
+    def result(self, command: str) -> Result:
+        """The run as a line of results.jsonl has it."""
+        settings, progress, device = self.settings, self.progress, self.settings.device
+        on_gpu = device.startswith("cuda")
+        curve = {name: column for name, column in asdict(progress.curve).items() if column}
+        return {
+            "id": settings.id,
+            "label": settings.optimizer,
+            "status": progress.status,
+            "step": progress.step,
+            "settings": settings.saved(),
+            "unit": self.task.unit,
+            "units": self.task.units * settings.accumulate,
+            "parameters": sum(p.numel() for p in self.model.parameters()),
+            "state_bytes": state_bytes(self.optimizer),
+            "curve": curve,
+            "milliseconds": progress.times.milliseconds(),
+            "peak_memory_bytes": torch.cuda.max_memory_allocated(device) if on_gpu else None,
+            "environment": environment(device),
+            "command": command,
+        }
+
+
+def state_bytes(optimizer: torch.optim.Optimizer) -> int:
+    """The bytes of all tensors that an optimizer keeps."""
+    values = (value for state in optimizer.state.values() for value in state.values())
+    return sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

@@ -1,0 +1,288 @@
+"""The command as people type it: what it leaves, what it says, how it ends."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from deva_lab import checkpoint
+from deva_lab.cli import main
+from deva_lab.summary import read_results
+
+QUICK = ["--task", "mlp", "--size", "tiny", "--steps", "12", "--batch", "16"]
+
+
+def deva(*words: str | Path) -> int:
+    return main([str(word) for word in words])
+
+
+def test_compare_leaves_results_curves_and_a_page(tmp_path, capsys):
+    out = tmp_path / "out"
+    code = deva("compare", *QUICK, "--jobs", "1", "--lr", "x0.5,x1", "--seeds", "2", "--out", out)
+    said = capsys.readouterr().out
+    assert code == 0
+    assert {"results.jsonl", "curves.png", "curves.svg", "report.html"} <= set(os.listdir(out))
+    results = read_results(out / "results.jsonl")
+    assert len(results) == 4 * 2 * 2
+    assert {result["label"] for result in results} == {"deva", "muon", "soap", "adamw"}
+    assert len({result["curve"]["loss"][0] for result in results}) == 2  # a start for each seed
+    assert str(out / "report.html") in said
+    assert "tokens" not in said.splitlines()[-8]  # images are counted in images
+    assert not list((out / "runs").iterdir())  # what has ended needs no checkpoint
+    assert "deva compare --task mlp" in (out / "report.html").read_text()
+
+
+def test_compare_side_by_side_gives_the_same_numbers(tmp_path):
+    for jobs in ("1", "2"):
+        arguments = [*QUICK, "--optimizers", "deva,adamw", "--jobs", jobs]
+        assert deva("compare", *arguments, "--out", tmp_path / jobs) == 0
+    one, two = (read_results(tmp_path / jobs / "results.jsonl") for jobs in ("1", "2"))
+    losses = [
+        {result["id"]: result["curve"]["loss"] for result in results} for results in (one, two)
+    ]
+    assert losses[0] == losses[1]
+
+
+def test_resume_does_what_is_missing_and_more_on_request(tmp_path, capsys):
+    out = tmp_path / "out"
+    assert deva("compare", *QUICK, "--optimizers", "deva,muon", "--jobs", "1", "--out", out) == 0
+    path = out / "results.jsonl"
+    first, second = path.read_text().splitlines()
+    path.write_text(first + "\n" + second[:50])  # the second run was cut off
+    assert deva("compare", "--resume", out, "--seeds", "2", "--jobs", "1") == 0
+    assert "1 runs are done already, 3 to go" in capsys.readouterr().out
+    results = read_results(path)
+    assert {(r["label"], r["settings"]["seed"]) for r in results} == {
+        (label, seed) for label in ("deva", "muon") for seed in (0, 1)
+    }
+    again = next(r for r in results if r["id"] == json.loads(second)["id"])
+    assert again["curve"]["loss"] == json.loads(second)["curve"]["loss"]
+
+
+@pytest.mark.filterwarnings("ignore:.*not finite")
+def test_a_run_that_diverges_is_reported_and_the_others_go_on(tmp_path, capsys):
+    out = tmp_path / "out"
+    entrants = "signum:weight_decay=0,lr=1e30,adamw"
+    assert deva("compare", *QUICK, "--optimizers", entrants, "--jobs", "1", "--out", out) == 0
+    assert "diverged" in capsys.readouterr().out
+    status = {result["label"]: result["status"] for result in read_results(out / "results.jsonl")}
+    assert status == {"signum:weight_decay=0": "diverged", "adamw": "finished"}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["compare", "--optimizers", "muno"], "did you mean 'muon'"),
+        (["compare", "--task", "gtp"], "did you mean 'gpt'"),
+        (["compare", "--data", "no/such/file.txt"], "no/such/file.txt"),
+        (["compare", "--lr", "fast"], "--lr"),
+        (["compare", "--seeds", "0"], "--seeds"),
+        (["compare", "--baseline", "lion"], "--baseline lion"),
+        (["compare", "--device", "cuda:7"], "--device cuda:7"),
+        (["compare", "--resume", "nowhere"], "nowhere"),
+        (["compare", "--vocabulary", "12"], "--vocabulary"),
+        (["compare", "--jobs", "0"], "--jobs"),
+        (["train", "--lr", "0.1,0.2"], "deva compare takes several"),
+        (["train", "--seed", "-1"], "--seed"),
+        (["report", "nowhere"], "results.jsonl"),
+        (["methods", "adamx"], "did you mean 'adamw'"),
+    ],
+)
+def test_errors_come_before_anything_is_trained(words, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert deva(*words) == 2
+    said = capsys.readouterr()
+    assert message in said.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_second_comparison_does_not_overwrite_the_first(tmp_path, capsys):
+    arguments = ["compare", *QUICK, "--optimizers", "adamw", "--jobs", "1", "--out", tmp_path]
+    assert deva(*arguments) == 0
+    assert deva(*arguments) == 2
+    assert "--resume" in capsys.readouterr().err
+
+
+def test_report_merges_folders_and_refuses_what_does_not_compare(tmp_path, capsys):
+    for name in ("deva", "muon"):
+        deva("compare", *QUICK, "--optimizers", name, "--jobs", "1", "--out", tmp_path / name)
+    capsys.readouterr()
+    both = [tmp_path / "deva", tmp_path / "muon"]
+    assert deva("report", *both, "--out", tmp_path / "both", "--markdown") == 0
+    table = capsys.readouterr().out
+    assert "| deva |" in table
+    assert "| muon |" in table
+    assert (tmp_path / "both" / "report.html").exists()
+    longer = [*QUICK, "--optimizers", "soap", "--steps", "13", "--jobs", "1"]
+    deva("compare", *longer, "--out", tmp_path / "soap")
+    assert deva("report", *both, tmp_path / "soap") == 2
+    assert "differ in steps (12, 13)" in capsys.readouterr().err
+
+
+def test_methods_are_those_of_the_library(capsys):
+    from deva_optim import METHODS
+
+    assert deva("methods") == 0
+    names = {line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]}
+    assert {name for name in METHODS if name != "splus-vector"} <= names
+    assert deva("methods", "deva") == 0
+    assert "refresh_every" in capsys.readouterr().out
+
+
+def test_help_names_every_command(capsys):
+    with pytest.raises(SystemExit) as end:
+        deva("--help")
+    assert end.value.code == 0
+    said = capsys.readouterr().out
+    assert all(name in said for name in ("compare", "train", "methods", "bench", "report", "data"))
+    for command in ("compare", "train", "methods", "report", "data"):
+        with pytest.raises(SystemExit):
+            deva(command, "--help")
+    assert deva("bench", "--help") == 0
+
+
+def test_tokens_are_steps_of_a_batch(tmp_path):
+    arguments = ["--task", "mlp", "--size", "tiny", "--batch", "16", "--tokens", "320"]
+    deva("compare", *arguments, "--optimizers", "adamw", "--jobs", "1", "--out", tmp_path)
+    (result,) = read_results(tmp_path / "results.jsonl")
+    assert result["settings"]["steps"] == 20
+    assert result["curve"]["units"][-1] == 320
+
+
+def test_tensorboard_has_the_losses(tmp_path):
+    pytest.importorskip("tensorboard", reason="the extra tensorboard is not installed")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    arguments = [*QUICK, "--optimizers", "adamw", "--jobs", "1", "--tensorboard"]
+    assert deva("compare", *arguments, "--out", tmp_path) == 0
+    (result,) = read_results(tmp_path / "results.jsonl")
+    events = EventAccumulator(str(tmp_path / "tensorboard" / result["id"]))
+    events.Reload()
+    written = [event.value for event in events.Scalars("loss/validation")]
+    assert written == pytest.approx(result["curve"]["loss"], rel=1e-6)  # float32 there
+
+
+# --- Kills ---------------------------------------------------------------------------------------
+
+TRAIN = ["train", "--task", "mlp", "--size", "tiny", "--steps", "1500", "--evaluate-every", "300"]
+
+
+def started(*words: str | Path) -> subprocess.Popen[str]:
+    """A `deva` of its own that has begun to train."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "deva_lab", *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert process.stdout is not None
+    return process
+
+
+def final_weights(folder: Path) -> dict[str, torch.Tensor]:
+    (run,) = (folder / "runs").iterdir()
+    state = checkpoint.load(run, "cpu")
+    assert state is not None
+    assert state["progress"]["status"] == "finished"
+    weights: dict[str, torch.Tensor] = state["model"]
+    return weights
+
+
+@pytest.mark.slow
+def test_kill_minus_nine_at_twenty_moments_changes_nothing(tmp_path):
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    assert deva(*TRAIN, "--out", whole) == 0
+    moments = random.Random(0)
+    words: list[str | Path] = [*TRAIN, "--out", cut]
+    killed = 0
+    for _ in range(20):
+        process = started(*words, "--save-every", "0.05")
+        _wait_for_training(process, cut)
+        time.sleep(moments.uniform(0, 0.4))
+        process.kill()
+        killed += process.wait() == -signal.SIGKILL
+        process.communicate()
+        words = ["train", "--resume", cut]
+    assert killed >= 15  # the last ones may have come to an end before
+    assert deva("train", "--resume", cut) == 0
+    a, b = final_weights(whole), final_weights(cut)
+    assert all(torch.equal(weight, b[name]) for name, weight in a.items())
+    (one,), (other,) = (read_results(path / "results.jsonl") for path in (whole, cut))
+    assert one["curve"]["loss"] == other["curve"]["loss"]
+    assert one["curve"]["train_loss"] == other["curve"]["train_loss"]
+
+
+def _wait_for_training(process: subprocess.Popen[str], folder: Path) -> None:
+    """Return once a checkpoint is newer than the process, or the process has ended."""
+    begun = time.time()
+    while process.poll() is None and time.time() - begun < 60:
+        saved = list(folder.glob("runs/*/checkpoint-*.pt"))
+        if any(_changed(path) > begun for path in saved):
+            return
+        time.sleep(0.01)
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:  # a newer one has taken its place
+        return 0.0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_ends(tmp_path, number):
+    process = started(*TRAIN, "--steps", "100000", "--save-every", "0.05", "--out", tmp_path)
+    _wait_for_training(process, tmp_path)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, err
+    assert f"deva train --resume {tmp_path}" in out
+    (run,) = (tmp_path / "runs").iterdir()
+    state = checkpoint.load(run, "cpu")
+    assert state is not None
+    assert f"Stopped after step {state['progress']['step']}." in out
+
+
+def test_a_comparison_that_is_stopped_goes_on(tmp_path):
+    words = ["compare", "--task", "mlp", "--size", "tiny", "--steps", "20000"]
+    words += ["--optimizers", "adamw,muon,deva", "--jobs", "2", "--save-every", "0.05"]
+    process = started(*words, "--out", tmp_path)
+    _wait_for_training(process, tmp_path)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 128 + signal.SIGTERM, err
+    assert f"deva compare --resume {tmp_path}" in out
+    assert list((tmp_path / "runs").iterdir())
+
+
+def test_memory_stays_flat_over_a_long_run():
+    """No tensor is kept from one step to the next: their number is the same late as early."""
+    import gc
+
+    from deva_lab.ahead import Ahead
+    from deva_lab.entrants import Entrant
+    from deva_lab.plan import Request, plan
+    from deva_lab.tasks import make_task
+    from deva_lab.training import Run
+
+    (settings,) = plan(Request((Entrant.parse("deva"),), task="mlp", size="tiny", steps=400))
+    task = make_task(settings, lambda text: None)
+    run = Run(settings, task)
+    counts = []
+    with Ahead(task.batch, start=0) as batches:
+        for step in range(1, 301):
+            run.step(batches)
+            if step % 50 == 0:
+                gc.collect()
+                counts.append(
+                    sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
+                )
+    assert max(counts[1:]) <= counts[0]

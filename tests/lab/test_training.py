@@ -1,0 +1,211 @@
+"""The training loop: the same numbers every time, and from any checkpoint."""
+
+import json
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from deva_lab import checkpoint
+from deva_lab.entrants import Entrant
+from deva_lab.errors import UsageError
+from deva_lab.plan import Rate, Request, plan
+from deva_lab.progress import Event
+from deva_lab.tasks import make_task
+from deva_lab.training import Keeping, Run, train
+
+
+def settings_of(optimizer="deva", **changes):
+    request = Request((Entrant.parse(optimizer),), task="mlp", size="tiny", steps=12, batch=16)
+    (settings,) = plan(request)
+    return settings.changed(**{"evaluate_every": 5, **changes})
+
+
+def result_of(settings, **options):
+    return train(settings, make_task(settings, lambda text: None), **options)
+
+
+def comparable(result):
+    """A result without what differs from one time to the next."""
+    curve = {key: value for key, value in result["curve"].items() if key != "seconds"}
+    return {**result, "curve": curve, "milliseconds": None, "environment": None}
+
+
+def test_a_run_learns_and_its_result_says_so():
+    settings = settings_of(steps=60, evaluate_every=20, lr=0.01)
+    events: list[Event] = []
+    result = result_of(settings, watch=events.append, command="deva train")
+    assert result["status"] == "finished"
+    assert result["curve"]["step"] == [0, 20, 40, 60]
+    assert result["curve"]["units"] == [0, 320, 640, 960]
+    assert result["curve"]["loss"][-1] < 0.5 * result["curve"]["loss"][0]
+    assert result["curve"]["train_loss"][0] is None
+    assert [event.step for event in events if event.evaluated] == [0, 20, 40, 60]
+    assert set(result["milliseconds"]) == {"model", "optimizer", "data"}
+    json.dumps(result, allow_nan=False)
+
+
+def test_the_same_settings_give_the_same_run_and_another_seed_another():
+    a, b = result_of(settings_of()), result_of(settings_of())
+    assert comparable(a) == comparable(b)
+    assert result_of(settings_of(seed=1))["curve"]["loss"] != a["curve"]["loss"]
+
+
+def test_every_optimizer_sees_the_same_start_and_the_same_batches():
+    deva, muon = (result_of(settings_of(name)) for name in ("deva", "muon"))
+    assert deva["curve"]["loss"][0] == muon["curve"]["loss"][0]
+    tasks = [make_task(settings_of(name), lambda text: None) for name in ("deva", "muon")]
+    for step in (0, 3, 50):
+        assert all(map(torch.equal, tasks[0].batch(step), tasks[1].batch(step)))
+
+
+@pytest.mark.parametrize("optimizer", ["deva", "soap", "splus", "adamw"])
+@pytest.mark.parametrize("cut", [1, 5, 8])  # before, at and after an evaluation
+def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path, optimizer, cut):
+    settings = settings_of(optimizer, clip=1.0, accumulate=2)
+    whole = result_of(settings)
+    seen: list[int] = []
+
+    def stopping() -> bool:
+        seen.append(1)
+        return len(seen) >= cut
+
+    first = result_of(settings, keeping=Keeping(tmp_path), stopping=stopping)
+    assert (first["status"], first["step"]) == ("stopped", cut)
+    rest = result_of(settings, keeping=Keeping(tmp_path), resume=True)
+    assert comparable(rest) == comparable(whole)
+
+
+def test_weights_after_a_resume_are_those_of_the_whole_run(tmp_path):
+    settings = settings_of()
+    task = make_task(settings, lambda text: None)
+    result_of(settings, keeping=Keeping(tmp_path / "whole", every_steps=12))
+    result_of(settings, keeping=Keeping(tmp_path / "cut", every_steps=7), stopping=lambda: False)
+    run = Run(settings, task)
+    run.restore(checkpoint.load(tmp_path / "cut", "cpu"))
+    assert run.progress.step == 7
+    result_of(settings, keeping=Keeping(tmp_path / "cut", every_steps=12), resume=True)
+    a, b = (checkpoint.load(tmp_path / name, "cpu") for name in ("whole", "cut"))
+    assert a is not None
+    assert b is not None
+    for name, weight in a["model"].items():
+        assert torch.equal(weight, b["model"][name]), name
+
+
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path):
+    settings = settings_of()
+    result_of(settings, keeping=Keeping(tmp_path, every_steps=5))
+    newest, older = checkpoint.found(tmp_path)
+    newest.write_bytes(newest.read_bytes()[:-200])
+    state = checkpoint.load(tmp_path, "cpu")
+    assert state is not None
+    assert state["progress"]["step"] == 5
+    older.write_bytes(b"")
+    with pytest.raises(UsageError, match="no checkpoint .* can be read"):
+        checkpoint.load(tmp_path, "cpu")
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path):
+    result_of(settings_of(), keeping=Keeping(tmp_path, every_steps=5))
+    with pytest.raises(UsageError, match="another run"):
+        result_of(settings_of(lr=0.5), keeping=Keeping(tmp_path), resume=True)
+
+
+@pytest.mark.filterwarnings("ignore:.*not finite")
+def test_divergence_is_reported_and_ends_the_run():
+    result = result_of(settings_of("signum:weight_decay=0", lr=1e30, steps=50))
+    assert result["status"] == "diverged"
+    assert result["curve"]["step"][-1] < 50
+    json.dumps(result, allow_nan=False)
+
+
+def test_accumulation_is_a_larger_batch():
+    """Two batches a step are as one of twice the size, up to the rounding of the sum."""
+    double = settings_of("adamw", accumulate=2, steps=1)
+    task = make_task(double, lambda text: None)
+    halves = [task.batch(0), task.batch(1)]
+    run = Run(double, task)
+
+    class Two:
+        def take(self):
+            return halves.pop(0)
+
+    run.step(Two())
+    whole = Run(double.changed(accumulate=1), task)
+    both = tuple(torch.cat(pair) for pair in zip(task.batch(0), task.batch(1), strict=True))
+
+    class One:
+        def take(self):
+            return both
+
+    whole.step(One())
+    # Adam's first step is the sign of the gradient: exact unless rounding turns a sign.
+    for a, b in zip(run.model.parameters(), whole.model.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_schedule_rises_stays_and_falls():
+    settings = settings_of(steps=100, warmup=0.1, decay=0.4)
+    rates = [settings.rate(step) for step in range(100)]
+    assert rates[0] == pytest.approx(0.1)
+    assert rates[9:61] == [1.0] * 52
+    assert rates[60:] == pytest.approx([(100 - step) / 40 for step in range(60, 100)])
+
+
+def test_bfloat16_products_and_compiled_models_train():
+    loss = result_of(settings_of(dtype="bfloat16"))["curve"]["loss"]
+    assert all(math.isfinite(value) for value in loss)
+
+
+def test_plan_is_every_optimizer_at_every_rate_with_every_seed():
+    request = Request(
+        (Entrant.parse("deva"), Entrant.parse("muon:lr=0.5")),
+        task="mlp",
+        rates=(Rate(0.1), Rate(2.0, relative=True)),
+        seeds=(0, 1),
+    )
+    runs = plan(request)
+    usual = Entrant.parse("deva").default_lr
+    rates = {(run.optimizer, run.lr, run.seed) for run in runs}
+    assert rates == {
+        (name, lr, seed)
+        for seed in (0, 1)
+        for name, lr in (("deva", 0.1), ("deva", 2 * usual), ("muon", 0.5))
+    }
+    assert len({run.id for run in runs}) == len(runs) == 6
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"task": "gtp"}, "unknown task 'gtp', did you mean 'gpt'"),
+        ({"size": "smal"}, "did you mean 'small'"),
+        ({"steps": 0}, "--steps must be at least 1, got 0"),
+        ({"decay": 1.5}, "--decay"),
+        ({"clip": -1.0}, "--clip"),
+        ({"data": "digit"}, "digits"),
+    ],
+)
+def test_bad_requests_are_refused_at_once(change, message):
+    with pytest.raises(UsageError, match=message):
+        plan(Request((Entrant.parse("deva"),), **{"task": "mlp", **change}))
+
+
+def test_quadratic_has_the_paper_s_hessian():
+    from deva_lab.quadratic import SIZES, Quadratic, hessian
+
+    for size, blocks in SIZES.items():
+        H = hessian(size, seed=3)
+        wanted = torch.tensor(sorted(sum(blocks, ())), dtype=torch.double)
+        torch.testing.assert_close(torch.linalg.eigvalsh(H), wanted)
+        task = Quadratic(size, seed=3, batch=9)
+        model = task.model()
+        assert isinstance(model.weight, nn.Parameter)
+        X = model.weight.detach().double()
+        value = 0.5 * (X.mT @ H @ X).trace()
+        # A is float32
+        assert task.validate(model)["loss"] == pytest.approx(value.item(), rel=1e-5)
+        samples = [task.loss(model, task.batch(step)).item() for step in range(400)]
+        spread = torch.tensor(samples).std().item() / 20
+        assert abs(sum(samples) / 400 - value) < 4 * spread  # unbiased
