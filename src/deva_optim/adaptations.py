@@ -55,6 +55,11 @@ class Adaptation(NamedTuple):
     waits: bool = False
 
 
+def bias_correction(t: Number, adaptation: Adaptation, beta1: float, beta2: float) -> Number:
+    """κ after t steps."""
+    return adaptation.kappa(ema_mass(t, beta1), adaptation.mass(t, beta1, beta2))
+
+
 # What the filters hold after t steps of a gradient that is constantly one ----------------------
 
 

@@ -6,7 +6,7 @@ so that a batched product serves all of them; a stack of one is a view and copie
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -48,6 +48,53 @@ class Entry:
     waiting: int = 0  # how many of its matrices have no basis yet
 
 
+class Cohort:
+    """Entries of one kind, and the numbers a step needs of each, computed for all of them at once.
+
+    Attributes:
+        suffix: What the names of the state of a part end in.
+        finite: Whose gradient is finite, bool; None if all are known to be.
+    """
+
+    def __init__(self, entries: list[Entry], suffix: str) -> None:
+        self.entries = entries
+        self.suffix = suffix
+        finite = [e.finite for e in entries if e.finite is not None]
+        self.finite = _gather(finite, torch.bool) if finite else None
+        self._dtype = compute_dtype(entries[0].param)
+        self._found: dict[tuple[Any, ...], Number] = {}
+
+    @cached_property
+    def t(self) -> Number:
+        """How many steps have been taken, this one included; a plain number if all agree."""
+        idle = [e.state[key] for e in self.entries if (key := "idle" + self.suffix) in e.state]
+        if self.finite is None and not idle:
+            counts = {int(e.state["step"]) for e in self.entries}
+            if len(counts) == 1:
+                return float(max(counts | {1}))
+        steps = torch.stack([e.state["step"] for e in self.entries])
+        if idle:
+            steps = steps.view(-1, *(1,) * idle[0].ndim) - torch.stack(idle)
+        return steps.to(scalar_dtype(steps.device)).clamp_min_(1)
+
+    def counted(self, function: Callable[..., Number], *settings: Any) -> Number:
+        """function(t, …), in the precision of the computation if it is a tensor."""
+        key = (function, *settings)
+        if key not in self._found:
+            x = function(self.t, *settings)
+            self._found[key] = x.to(self._dtype) if isinstance(x, Tensor) else x
+        return self._found[key]
+
+    def weight(self, beta: float) -> Number:
+        """1 − β, and zero where the gradient is not finite."""
+        key = ("weight", beta)
+        if key not in self._found:
+            finite = self.finite
+            weight = 1 - beta if finite is None else finite.to(self._dtype) * (1 - beta)
+            self._found[key] = weight
+        return self._found[key]
+
+
 class Stack:
     """Entries of one group, method and shape, as tensors with a leading dimension over them.
 
@@ -61,16 +108,16 @@ class Stack:
         fresh: Whose basis starts with this gradient, bool; None if all have one.
     """
 
-    def __init__(self, entries: list[Entry], part: Part, suffix: str) -> None:
-        self.entries = entries
+    def __init__(self, cohort: Cohort, members: slice, part: Part) -> None:
+        self.entries = cohort.entries[members]
         self.part = part
-        self.group = entries[0].group
-        self.method = entries[0].method
-        self.dtype = compute_dtype(entries[0].param)
-        self._suffix = suffix
+        self.group = self.entries[0].group
+        self.method = self.entries[0].method
+        self.dtype = compute_dtype(self.entries[0].param)
+        self._cohort = cohort
+        self._members = members
         self._held: dict[str, Tensor] = {}
-        finite = [e.finite for e in entries if e.finite is not None]
-        self.finite = torch.stack(finite) if finite else None
+        self.finite = None if cohort.finite is None else cohort.finite[members]
         self.gate = self.finite
         self.fresh: Tensor | None = None
         self.G = self._gradients()
@@ -82,31 +129,26 @@ class Stack:
         default = betas[1] if self.method.beta3 is None else self.method.beta3
         return betas[0], betas[1], betas[2] if len(betas) > 2 else default
 
-    @property
-    def t(self) -> Number:
-        """How many steps have been taken, this one included; a plain number if all agree."""
-        if self.finite is None and not self.has("idle"):
-            counts = {int(e.state["step"]) for e in self.entries}
-            if len(counts) == 1:
-                return float(max(counts | {1}))
-        steps = torch.stack([e.state["step"] for e in self.entries])
-        if self.has("idle"):
-            idle = torch.stack(self.tensors("idle"))
-            steps = steps.view(-1, *(1,) * (idle.ndim - 1)) - idle
-        return steps.to(scalar_dtype(steps.device)).clamp_min_(1)
+    def counted(self, function: Callable[..., Number], *settings: Any) -> Number:
+        """function(t, …) of the counts of steps, shaped to multiply the stack."""
+        return self._shaped(self._cohort.counted(function, *settings))
 
     def broadcast(self, x: Tensor) -> Tensor:
         """A number for each parameter or matrix, shaped to multiply the stack."""
         x = x if x.dtype == torch.bool else x.to(self.dtype)
         return x.view(*x.shape, *(1,) * (self.G.ndim - x.ndim))
 
-    def shaped(self, x: Number) -> Number:
-        """The same for what may also be one number for all."""
-        return self.broadcast(x) if isinstance(x, Tensor) else x
-
-    def weight(self, beta: float, gate: Tensor | None) -> Tensor | float:
+    def weight(self, beta: float, gate: Tensor | None) -> Number:
         """1 − β, or zero where the gate is closed: what lerp_ needs to average."""
-        return 1 - beta if gate is None else self.broadcast(gate.to(self.dtype) * (1 - beta))
+        if gate is None:
+            return 1 - beta
+        if gate is self.finite:
+            return self._shaped(self._cohort.weight(beta))
+        return self.broadcast(gate.to(self.dtype) * (1 - beta))
+
+    def _shaped(self, x: Number) -> Number:
+        """This stack's part of what may be a number for each member of the cohort."""
+        return self.broadcast(x[self._members]) if isinstance(x, Tensor) else x
 
     @property
     def bases(self) -> tuple[Tensor | None, Tensor | None]:
@@ -164,7 +206,7 @@ class Stack:
         return _gather([tensors[i] for i in members], self.dtype)
 
     def _key(self, key: str) -> str:
-        return key if key in PARAMETER_SHAPED else key + self._suffix
+        return key if key in PARAMETER_SHAPED else key + self._cohort.suffix
 
     def _gradients(self) -> Tensor:
         G = _gather([self.part.fold(e.grad) for e in self.entries], self.dtype)
@@ -208,8 +250,13 @@ def stacks(entries: Iterable[Entry]) -> Iterator[Stack]:
     for (*_, i, parts), members in kinds.items():
         size = _most(members[0])
         suffix = f".{i}" if len(parts) > 1 else ""
+        together = Cohort(members, suffix)
         for start in range(0, len(members), size):
-            yield Stack(members[start : start + size], parts[i], suffix)
+            some = slice(start, start + size)
+            if members[0].waiting:  # a stack that begins changes what its members count
+                yield Stack(Cohort(members[some], suffix), slice(None), parts[i])
+            else:
+                yield Stack(together, some, parts[i])
 
 
 def compute_dtype(X: Tensor) -> torch.dtype:

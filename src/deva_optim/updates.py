@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from . import bases
-from .adaptations import ADAM, Adaptation, Evidence, ema_mass
+from .adaptations import ADAM, Adaptation, Evidence, bias_correction
 from .directions import fast_dtype, frobenius, inverse_norm, polar, settled_sign
 from .terms import Number, Quotient, Term, average_, value
 
@@ -72,10 +72,10 @@ def gamma(
     """Γ and κ, from the running averages."""
     beta1, beta2, _ = stack.betas
     moments = tuple(stack.read(name) for name in adaptation.moments(stack.part.shape))
-    t = stack.t
-    s, w = ema_mass(t, beta1), adaptation.mass(t, beta1, beta2)
-    evidence = Evidence(signal, measured, moments, stack.shaped(w), stack.group["eps"])
-    return adaptation.gamma(evidence), stack.shaped(adaptation.kappa(s, w))
+    w = stack.counted(adaptation.mass, beta1, beta2)
+    kappa = stack.counted(bias_correction, adaptation, beta1, beta2)
+    evidence = Evidence(signal, measured, moments, w, stack.group["eps"])
+    return adaptation.gamma(evidence), kappa
 
 
 def shampoo_(stack: Stack) -> tuple[Term, Number]:

@@ -187,7 +187,7 @@ def _decompose_(stack: Stack) -> None:
 def _root_(stack: Stack) -> None:
     accumulate_(stack)
     root = 2 * sum(stack.has(f"root_{side}") for side in SIDES)
-    mass = stack.shaped(ema_mass(stack.t, stack.betas[2]))  # the covariances start from zero
+    mass = stack.counted(ema_mass, stack.betas[2])  # the covariances start from zero
     solve_ = partial(bases.inverse_root_, root=root, eps=stack.group["eps"])
     if stack.fresh is not None:
         renew_(stack, "root", solve_, _everyone(stack), where=stack.fresh, mass=mass)
