@@ -1,4 +1,4 @@
-# make demo   set up and see DeVA train beside Muon, SOAP and AdamW
+# make demo   set up and compare DeVA with Muon, SOAP and AdamW on a small GPT
 # make test   set up and run every check that CI runs
 # make format fix what ruff can fix
 
@@ -8,7 +8,7 @@ BIN := .venv/bin
 .PHONY: demo test lint format clean
 
 demo: .venv/installed
-	$(BIN)/python examples/compare.py
+	$(BIN)/deva compare
 
 test: lint
 	$(BIN)/python -m pytest -n auto
@@ -23,7 +23,7 @@ format: .venv/installed
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis dist
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis dist runs
 
 # The pinned torch first, so that nothing after it asks for another.
 .venv/installed: pyproject.toml constraints.txt

@@ -1,109 +1,69 @@
-"""Whole trainings, on the model and the text of examples/compare.py."""
+"""Whole trainings of a small GPT on the bytes of Python's own library."""
 
-from dataclasses import replace
+import sysconfig
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-import compare
 import deva_optim as do
-from compare import GPT, Run, Settings, Text, batches, loss_of, train
+from deva_lab.data.windows import Windows, held_out
+from deva_lab.models.gpt import GPT, GPTSize
 from optimizers import OPTIMIZERS
 
-SMALL = Settings(
-    seed=1, steps=160, batch=16, context=64, layers=2, width=48, heads=2, evaluations=1, windows=64
-)
-TINY = replace(SMALL, steps=40, batch=4, context=32, layers=1, width=16)
+
+@dataclass(frozen=True)
+class Setting:
+    size: GPTSize
+    batch: int
+    steps: int
+
+    def model(self, seed: int = 1) -> GPT:
+        torch.manual_seed(seed)
+        return GPT(self.size, vocabulary=256)
+
+    def batches(self) -> list[Tensor]:
+        train, _ = text()
+        windows = Windows(train, context=self.size.context, batch=self.batch, seed=1)
+        return [windows.batch(step) for step in range(self.steps)]
+
+    def rate(self, step: int) -> float:
+        return min(1.0, 2 * (self.steps - step) / self.steps)
 
 
-@pytest.fixture(scope="module")
-def text() -> Text:
-    return compare.read_text()
+SMALL = Setting(GPTSize(2, 48, 24, 64, value_embeddings=1), batch=16, steps=160)
+TINY = Setting(GPTSize(1, 16, 8, 32, value_embeddings=1), batch=4, steps=40)
+UNIFORM = 5.545  # log 256: all bytes alike
 
 
-# --- What DeVA is for ----------------------------------------------------------------------------
+@cache
+def text() -> tuple[np.ndarray, np.ndarray]:
+    """Bytes to train on and bytes of other files to be judged by."""
+    files = sorted(Path(sysconfig.get_path("stdlib")).glob("[a-h]*.py"))
+    sides = (files[1::2], files[::10])
+    joined = [b"".join(path.read_bytes() for path in side) for side in sides]
+    return np.frombuffer(joined[0], np.uint8), np.frombuffer(joined[1], np.uint8)
 
 
-@pytest.mark.slow
-def test_deva_beats_adamw_each_at_its_best_rate(text: Text) -> None:
-    def final(name: str, lr: float) -> float:
-        model = GPT(SMALL)
-        return train(model, compare.OPTIMIZERS[name][0](model, lr), text, SMALL).final
-
-    rates = (4e-3, 8e-3, 16e-3, 32e-3)  # the ends are the best of neither
-    adamw, deva = (min(final(name, lr) for lr in rates) for name in ("AdamW", "DeVA"))
-    assert deva < adamw - 0.05  # 0.10 to 0.16 below, over four seeds
+def loss_of(model: nn.Module, tokens: Tensor) -> Tensor:
+    return cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
 
 
-def test_bfloat16_weights_train(text: Text) -> None:
-    model = GPT(TINY).bfloat16()
-    run = train(model, do.DeVA(model, lr=1e-2), text, TINY)
-    assert all(p.dtype == torch.bfloat16 for p in model.parameters())
-    assert run.losses[0] > 5.5  # log 256: all bytes alike
-    assert run.final < 3.4
-
-
-def test_a_bfloat16_state_changes_next_to_nothing(text: Text) -> None:
-    settings = replace(TINY, steps=80)
-
-    def run(dtype: torch.dtype) -> Run:
-        model = GPT(settings)
-        return train(model, do.DeVA(model, lr=1e-2, state_dtype=dtype), text, settings)
-
-    wide, narrow = run(torch.float32), run(torch.bfloat16)
-    assert narrow.state_mb < wide.state_mb
-    assert narrow.final != wide.final
-    assert narrow.final == pytest.approx(wide.final, rel=5e-3)
-
-
-# --- What holds for every optimizer --------------------------------------------------------------
-
-
-def build(name: str, model: GPT) -> Optimizer:
-    lr = 10.0 if name == "splus" else 1e-2  # SPlus divides it by the size of the matrix
-    return OPTIMIZERS[name](do.param_groups(model), lr=lr)
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_every_optimizer_learns(name: str, text: Text) -> None:
-    model = GPT(TINY)
-    run = train(model, build(name, model), text, TINY)
-    assert run.losses[0] > 5.5  # log 256: all bytes alike
-    assert run.final < 3.4
-    model.blocks = nn.Sequential()  # the hidden matrices had their part in it
-    assert compare.evaluate(model, compare.held_out(text, TINY)) > run.final
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_a_resumed_run_continues_bit_for_bit(name: str, text: Text, tmp_path: Path) -> None:
-    settings = replace(TINY, steps=26)  # saved between two refreshes, with one more to come
-    all_batches = list(batches(text, settings))
-    model = GPT(settings)
-    optimizer = build(name, model)
-    scheduler = LambdaLR(optimizer, settings.schedule)
-    parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
-    advance_(model, optimizer, scheduler, all_batches[:13])
-    torch.save({key: part.state_dict() for key, part in parts.items()}, tmp_path / "13.pt")
-    expected = advance_(model, optimizer, scheduler, all_batches[13:])
-
-    resumed = GPT(replace(settings, seed=2))
-    optimizer = build(name, resumed)
-    scheduler = LambdaLR(optimizer, settings.schedule)
-    saved = torch.load(tmp_path / "13.pt")
-    resumed.load_state_dict(saved["model"])
-    optimizer.load_state_dict(saved["optimizer"])
-    scheduler.load_state_dict(saved["scheduler"])
-    assert advance_(resumed, optimizer, scheduler, all_batches[13:]) == expected
-    for ours, theirs in zip(resumed.parameters(), model.parameters(), strict=True):
-        assert torch.equal(ours, theirs)
+@torch.no_grad()
+def validate(model: nn.Module, setting: Setting) -> float:
+    return loss_of(model, held_out(text()[1], context=setting.size.context, windows=64)).item()
 
 
 def advance_(
-    model: GPT, optimizer: Optimizer, scheduler: LambdaLR, batches: list[Tensor]
+    model: nn.Module, optimizer: Optimizer, scheduler: LambdaLR, batches: Sequence[Tensor]
 ) -> list[float]:
     """Train on some batches; the loss of each."""
     losses = []
@@ -117,25 +77,96 @@ def advance_(
     return losses
 
 
-# --- The script ----------------------------------------------------------------------------------
+def trained(model: nn.Module, optimizer: Optimizer, setting: Setting) -> float:
+    """The validation loss after training a model in place."""
+    advance_(model, optimizer, LambdaLR(optimizer, setting.rate), setting.batches())
+    return validate(model, setting)
 
 
-def test_the_script_prints_a_table_of_all_optimizers(capsys: pytest.CaptureFixture[str]) -> None:
-    compare.main(["--steps", "1"])
-    *_, table = capsys.readouterr().out.split("\n\n")
-    names = {line.split()[0] for line in table.splitlines()[2:]}
-    assert names == set(compare.OPTIMIZERS) == {"DeVA", "Muon", "SOAP", "AdamW"}
-    assert "100%" in table
+# --- What DeVA is for ----------------------------------------------------------------------------
 
 
-def test_the_script_names_the_nearest_optimizer(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        compare.main(["--optimizers", "sop"])
-    assert "unknown optimizer 'sop', did you mean soap?" in capsys.readouterr().err
+@pytest.mark.slow
+def test_deva_beats_adamw_each_at_its_best_rate() -> None:
+    def best(build: type[Optimizer]) -> float:
+        rates = (8e-3, 16e-3, 32e-3, 64e-3)  # the ends are the best of neither
+        losses = []
+        for lr in rates:
+            model = SMALL.model()
+            losses.append(trained(model, build(do.param_groups(model), lr=lr), SMALL))
+        assert min(losses) < min(losses[0], losses[-1])
+        return min(losses)
+
+    assert best(do.DeVA) < best(do.AdamW) - 0.05
 
 
-def test_steps_to_a_loss_lie_on_the_line_between_evaluations() -> None:
-    run = Run({0: 6.0, 10: 4.0, 20: 3.0}, model_ms=1.0, optimizer_ms=1.0, state_mb=1.0)
-    assert run.steps_to(3.5) == 15
-    assert run.steps_to(7.0) == 0
-    assert run.steps_to(2.0) is None
+def test_bfloat16_weights_train() -> None:
+    model = TINY.model().bfloat16()
+    assert validate(model, TINY) == pytest.approx(UNIFORM, abs=0.01)
+    assert trained(model, do.DeVA(model, lr=1e-2), TINY) < 3.6
+    assert all(p.dtype == torch.bfloat16 for p in model.parameters())
+
+
+def test_a_bfloat16_state_changes_next_to_nothing() -> None:
+    setting = Setting(TINY.size, TINY.batch, steps=80)
+
+    def run(dtype: torch.dtype) -> tuple[float, int]:
+        model = setting.model()
+        optimizer = do.DeVA(model, lr=1e-2, state_dtype=dtype)
+        loss = trained(model, optimizer, setting)
+        values = (value for state in optimizer.state.values() for value in state.values())
+        return loss, sum(value.nbytes for value in values)
+
+    (wide, wide_bytes), (narrow, narrow_bytes) = run(torch.float32), run(torch.bfloat16)
+    assert narrow_bytes < wide_bytes
+    assert narrow != wide
+    assert narrow == pytest.approx(wide, rel=5e-3)
+
+
+# --- What holds for every optimizer --------------------------------------------------------------
+
+
+def build(name: str, model: GPT) -> Optimizer:
+    lr = 10.0 if name == "splus" else 1e-2  # SPlus divides it by the size of the matrix
+    return OPTIMIZERS[name](do.param_groups(model), lr=lr)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_learns(name: str) -> None:
+    model = TINY.model()
+    assert validate(model, TINY) == pytest.approx(UNIFORM, abs=1e-3)
+    assert trained(model, build(name, model), TINY) < 3.6
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_learns_with_hidden_matrices_alone(name: str) -> None:
+    model = TINY.model()
+    nn.init.normal_(model.head.weight, std=0.3)
+    for module in (model.embedding, model.values, model.head):
+        module.requires_grad_(False)
+    before = validate(model, TINY)
+    assert trained(model, build(name, model), TINY) < before - 0.2
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_resumed_run_continues_bit_for_bit(name: str, tmp_path: Path) -> None:
+    setting = Setting(TINY.size, TINY.batch, steps=26)  # saved between two refreshes
+    batches = setting.batches()
+    model = setting.model()
+    optimizer = build(name, model)
+    scheduler = LambdaLR(optimizer, setting.rate)
+    parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+    advance_(model, optimizer, scheduler, batches[:13])
+    torch.save({key: part.state_dict() for key, part in parts.items()}, tmp_path / "13.pt")
+    expected = advance_(model, optimizer, scheduler, batches[13:])
+
+    resumed = setting.model(seed=2)
+    optimizer = build(name, resumed)
+    scheduler = LambdaLR(optimizer, setting.rate)
+    saved = torch.load(tmp_path / "13.pt")
+    resumed.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+    scheduler.load_state_dict(saved["scheduler"])
+    assert advance_(resumed, optimizer, scheduler, batches[13:]) == expected
+    for ours, theirs in zip(resumed.parameters(), model.parameters(), strict=True):
+        assert torch.equal(ours, theirs)

@@ -155,7 +155,8 @@ class GPT(nn.Module):
         )
         self.rotary = Rotary(size.head, size.context)
         self.blocks = nn.ModuleList(Block(size, layer) for layer in range(size.layers))
-        self.skips = nn.Parameter(torch.ones(size.layers // 2))
+        # One for each layer of the second half; a single layer has none, not an empty parameter.
+        self.skips = nn.ParameterList(torch.ones(1) for _ in range(size.layers // 2))
         self.head = nn.Linear(size.width, vocabulary, bias=False)
         nn.init.zeros_(self.head.weight)
         for embedding in (self.embedding, *self.values):
