@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,16 @@ from ..runner import Orders, default_jobs, run_all
 from ..settings import RunSettings
 from ..stopping import Stopping
 from ..tasks import make_task
-from . import Commands
-from .options import add_output, add_training, command_line, request_of, requested
+from . import Commands, add_command
+from .options import (
+    OPTIONS,
+    add_output,
+    add_training,
+    command_line,
+    given_options,
+    output_folder,
+    request_of,
+)
 
 OPTIMIZERS = "deva,muon,soap,adamw"
 DESCRIPTION = """\
@@ -39,11 +46,11 @@ results.jsonl, curves.png, curves.svg and report.html.
 
 def add(commands: Commands) -> None:
     """Add the command."""
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "compare",
         help="several optimizers on the same task, and a report",
         description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--optimizers",
@@ -63,10 +70,11 @@ def add(commands: Commands) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Compare; the exit code is 0 when all runs have ended, 128 + the signal if one came."""
-    folder, given = _folder(options), _given(options)
+    folder = output_folder(options, "compare")
+    given = given_options(options, {"optimizers": OPTIMIZERS})
     runs = plan(request_of(given, entrants(given["optimizers"])))
     _check(options, runs)
-    write_text(folder / "options.json", json.dumps(given, indent=2) + "\n")
+    write_text(folder / OPTIONS, json.dumps(given, indent=2) + "\n")
     shown = display()
     with Stopping() as stopping:
         compare(runs, folder, options, shown, stopping)
@@ -109,30 +117,6 @@ def _finished(folder: Path, runs: Sequence[RunSettings]) -> list[dict[str, Any]]
     wanted = {settings.id for settings in runs}
     results = summary.read_results(path) if path.exists() else []
     return [result for result in results if result["id"] in wanted]
-
-
-def _folder(options: argparse.Namespace) -> Path:
-    """Where the results go."""
-    if options.resume is not None:
-        if options.out is not None:
-            raise UsageError("--out and --resume exclude each other: --resume DIR goes on in DIR")
-        if not (options.resume / "options.json").is_file():
-            raise UsageError(f"--resume {options.resume}: there is no options.json of a comparison")
-        return Path(options.resume)
-    folder = options.out or Path("runs") / time.strftime("compare-%Y%m%d-%H%M%S")
-    if (folder / "options.json").exists():
-        raise UsageError(f"{folder} has a comparison: --resume {folder} goes on with it")
-    return Path(folder)
-
-
-def _given(options: argparse.Namespace) -> dict[str, Any]:
-    """The options of this command over those of the one that it continues."""
-    given = requested(options)
-    if options.optimizers is not None:
-        given["optimizers"] = options.optimizers
-    if options.resume is None:
-        return {"optimizers": OPTIMIZERS, **given}
-    return {**json.loads((options.resume / "options.json").read_text()), **given}
 
 
 def _check(options: argparse.Namespace, runs: Sequence[RunSettings]) -> None:

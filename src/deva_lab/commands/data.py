@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from ..data.corpus import SHARD_TOKENS, prepare
-from . import Commands
+from . import Commands, add_command
 from .options import vocabulary_of
 
 DESCRIPTION = """\
@@ -19,19 +19,9 @@ Tokenise a text into the shards that modded-nanogpt reads and `--data DIR` takes
 
 def add(commands: Commands) -> None:
     """Add the command."""
-    parser = commands.add_parser(
-        "data",
-        help="tokenise a text",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_command(commands, "data", help="tokenise a text", description=DESCRIPTION)
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    action = actions.add_parser(
-        "prepare",
-        help="write token shards",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    action = add_command(actions, "prepare", help="write token shards", description=DESCRIPTION)
     action.add_argument("source", help="a name or a path, as for --data")
     action.add_argument("--out", type=Path, required=True, metavar="DIR")
     action.add_argument("--vocabulary", default="gpt2", metavar="N|gpt2", help="(gpt2)")

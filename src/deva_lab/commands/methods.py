@@ -10,7 +10,7 @@ from deva_optim.upkeep import DECOMPOSED, INVERSE_ROOT, TRACKED
 
 from ..entrants import ENTRANTS, options_of
 from ..errors import unknown
-from . import Commands
+from . import Commands, add_command
 
 DESCRIPTION = """\
 Print the table of optimizers: basis, direction, adaptation, usual learning rate. With a name, print
@@ -36,11 +36,8 @@ ADAPTATIONS = (
 
 def add(commands: Commands) -> None:
     """Add the command."""
-    parser = commands.add_parser(
-        "methods",
-        help="the optimizers, and the options of each",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = add_command(
+        commands, "methods", help="the optimizers, and the options of each", description=DESCRIPTION
     )
     parser.add_argument("name", nargs="?", help="one of them")
     parser.set_defaults(run=run)

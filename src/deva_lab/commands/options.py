@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 import shlex
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,8 @@ from ..entrants import Entrant
 from ..errors import UsageError
 from ..plan import Rate, Request, common, default_size
 from ..tasks import TASKS, make_task
+
+OPTIONS = "options.json"  # in the folder of results: what was asked for
 
 # What `--resume` takes over from the command that it continues.
 REQUESTED = (
@@ -90,10 +95,34 @@ def sizes() -> str:
     return "; ".join(f"{name}: {', '.join(kind.presets)}" for name, kind in TASKS.items())
 
 
-def requested(options: argparse.Namespace) -> dict[str, Any]:
-    """The options that were given, as JSON has them."""
-    given = {name: getattr(options, name, None) for name in REQUESTED}
-    return {name: value for name, value in given.items() if value is not None}
+def output_folder(options: argparse.Namespace, kind: str) -> Path:
+    """Where the results go: a new place, or the one that `--resume` names."""
+    if options.resume is None:
+        folder = Path(options.out or Path("runs") / time.strftime(f"{kind}-%Y%m%d-%H%M%S"))
+        if (folder / OPTIONS).exists():
+            raise UsageError(f"{folder} has results: --resume {folder} goes on with them")
+        return folder
+    if options.out is not None:
+        raise UsageError("--out and --resume exclude each other: --resume DIR goes on in DIR")
+    if not (options.resume / OPTIONS).is_file():
+        raise UsageError(f"--resume {options.resume}: there is no {OPTIONS} of `deva {kind}`")
+    return Path(options.resume)
+
+
+def given_options(options: argparse.Namespace, defaults: dict[str, Any]) -> dict[str, Any]:
+    """The options of this command, over those of the one that it continues, over the defaults."""
+    names = (*REQUESTED, *defaults)
+    given = {name: getattr(options, name, None) for name in names}
+    given = {name: value for name, value in given.items() if value is not None}
+    if options.resume is None:
+        return {**defaults, **given}
+    before: dict[str, Any] = json.loads((options.resume / OPTIONS).read_text())
+    if missing := [name for name in defaults if name not in before]:
+        raise UsageError(f"--resume {options.resume}: its {OPTIONS} has no {missing[0]}")
+    for one, other in (("steps", "tokens"), ("tokens", "steps")):
+        if one in given:
+            before.pop(other, None)
+    return {**before, **given}
 
 
 def request_of(given: dict[str, Any], optimizers: Sequence[Entrant]) -> Request:
@@ -116,8 +145,6 @@ def request_of(given: dict[str, Any], optimizers: Sequence[Entrant]) -> Request:
 
 def _in_steps(request: Request, tokens: float) -> Request:
     """The request with its length in steps, for which the task must be known."""
-    from dataclasses import replace
-
     settings = common(request)
     task = make_task(settings, report=lambda text: None)
     steps = max(1, round(tokens / (task.units * request.accumulate)))

@@ -9,7 +9,7 @@ from typing import Any
 from .. import summary
 from ..errors import UsageError
 from ..publish import publish
-from . import Commands
+from . import Commands, add_command
 from .options import command_line
 
 DESCRIPTION = """\
@@ -22,11 +22,11 @@ SHARED = ("task", "size", "data", "vocabulary", "steps", "batch", "accumulate", 
 
 def add(commands: Commands) -> None:
     """Add the command."""
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "report",
         help="draw finished runs again, or several comparisons together",
         description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("folders", type=Path, nargs="+", metavar="DIR")
     parser.add_argument("--out", type=Path, metavar="DIR", help="(the first DIR)")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
-from pathlib import Path
 from typing import Any
 
 from ..display import display
@@ -18,8 +16,16 @@ from ..runner import Orders, run_one
 from ..settings import RunSettings
 from ..stopping import Stopping
 from ..tasks import make_task
-from . import Commands
-from .options import add_output, add_training, command_line, request_of, requested
+from . import Commands, add_command
+from .options import (
+    OPTIONS,
+    add_output,
+    add_training,
+    command_line,
+    given_options,
+    output_folder,
+    request_of,
+)
 
 OPTIMIZER = "deva"
 DESCRIPTION = """\
@@ -33,11 +39,8 @@ to the same bits. SIGTERM and Ctrl-C save before they end it; a second one does 
 
 def add(commands: Commands) -> None:
     """Add the command."""
-    parser = commands.add_parser(
-        "train",
-        help="one run, with checkpoints",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = add_command(
+        commands, "train", help="one run, with checkpoints", description=DESCRIPTION
     )
     parser.add_argument("--optimizer", metavar="NAME[:SETTINGS]", help=f"({OPTIMIZER})")
     parser.add_argument("--lr", help="learning rate (the optimizer's usual one)")
@@ -49,9 +52,10 @@ def add(commands: Commands) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Train; the exit code is 0, 1 if it diverged, 128 + the signal if one came."""
-    folder, given = _folder(options), _given(options)
+    folder = output_folder(options, "train")
+    given = given_options(options, {"optimizer": OPTIMIZER, "seed": 0})
     settings = settings_of(given)
-    write_text(folder / "options.json", json.dumps(given, indent=2) + "\n")
+    write_text(folder / OPTIONS, json.dumps(given, indent=2) + "\n")
     shown = display()
     make_task(settings, report=shown.say)
     orders = Orders(folder, command_line(options.words), options.save_every, options.tensorboard)
@@ -79,28 +83,3 @@ def settings_of(given: dict[str, Any]) -> RunSettings:
     asked = {key: value for key, value in given.items() if key not in ("optimizer", "seed")}
     (settings,) = plan(request_of({**asked, "seeds": f"{given['seed']},"}, [entrant]))
     return settings
-
-
-def _folder(options: argparse.Namespace) -> Path:
-    if options.resume is None:
-        folder = options.out or Path("runs") / time.strftime("train-%Y%m%d-%H%M%S")
-        if (folder / "options.json").exists():
-            raise UsageError(f"{folder} has a run: --resume {folder} goes on with it")
-        return Path(folder)
-    if options.out is not None:
-        raise UsageError("--out and --resume exclude each other: --resume DIR goes on in DIR")
-    if not (options.resume / "options.json").is_file():
-        raise UsageError(f"--resume {options.resume}: there is no options.json of a run")
-    return Path(options.resume)
-
-
-def _given(options: argparse.Namespace) -> dict[str, Any]:
-    given = requested(options)
-    given |= {
-        name: value
-        for name in ("optimizer", "seed")
-        if (value := getattr(options, name)) is not None
-    }
-    if options.resume is None:
-        return {"optimizer": OPTIMIZER, "seed": 0, **given}
-    return {**json.loads((options.resume / "options.json").read_text()), **given}
