@@ -158,9 +158,8 @@ class Live:
         return running + ended[: max(1, ROWS - len(running))]
 
     def _bar(self) -> RenderableType:
-        from rich.console import Group
         from rich.progress_bar import ProgressBar
-        from rich.text import Text
+        from rich.table import Table
 
         total = sum(run.steps for run in self.runs.values())
         # A run that diverged has no more steps to go.
@@ -171,5 +170,9 @@ class Live:
         elapsed = time.monotonic() - self.started
         left = f", {duration(elapsed * (total - gone) / gone)} to go" if gone else ""
         ended = sum(event.status != "running" for event in self.last.values())
-        text = Text(f"{ended} of {len(self.runs)} runs, {duration(elapsed)}{left}", style="dim")
-        return Group(ProgressBar(total=total, completed=gone, width=60), text)
+        row = Table.grid(padding=(0, 2))
+        row.add_row(
+            ProgressBar(total=total, completed=gone, width=40),
+            f"{ended} of {len(self.runs)} runs, {duration(elapsed)}{left}",
+        )
+        return row

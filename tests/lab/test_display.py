@@ -1,0 +1,62 @@
+"""What a person sees: lines without a terminal, a table and a bar on one."""
+
+import io
+
+import pytest
+
+from deva_lab.display import Lines, Live, duration, loss_text
+from deva_lab.entrants import Entrant
+from deva_lab.plan import Request, plan
+from deva_lab.progress import Event
+
+
+@pytest.fixture
+def runs():
+    entrants = (Entrant.parse("deva"), Entrant.parse("muon"))
+    return plan(Request(entrants, task="mlp", size="tiny", steps=100))
+
+
+def event(run, step, loss, status="running", evaluated=True):
+    return Event(run.id, step, status, loss, 1.5, evaluated)
+
+
+def test_lines_are_printed_for_evaluations_alone(runs):
+    out = io.StringIO()
+    shown = Lines(out)
+    shown.begin(runs, 3)
+    shown.event(event(runs[0], 50, 1.25))
+    shown.event(event(runs[0], 51, 1.25, evaluated=False))
+    shown.event(event(runs[1], 100, None, "diverged"))
+    shown.end()
+    first, second, third = out.getvalue().splitlines()
+    assert first == "3 runs are done already, 2 to go"
+    line = f"deva lr {runs[0].lr:g} seed 0 step 50/100 loss 1.2500 1.5 s"
+    assert " ".join(second.split()) == line
+    assert third.endswith("diverged")
+
+
+def test_live_table_has_the_running_ones_and_the_best(runs):
+    from rich.console import Console
+
+    shown = Live()
+    console = Console(file=io.StringIO(), force_terminal=True, width=120)
+    shown.live.console = console
+    shown.runs = {run.id: run for run in runs}
+    shown.event(event(runs[0], 100, 0.5, "finished"))
+    shown.event(event(runs[1], 30, 0.75))
+    console.print(shown._drawn())
+    text = console.file.getvalue()
+    assert text.index("muon") < text.index("deva")  # what is running comes first
+    assert "30/100" in text
+    assert "0.5000" in text
+    assert "1 of 2 runs" in text
+
+
+def test_numbers_are_readable():
+    assert [duration(s) for s in (0.04, 59.9, 61, 7200)] == [
+        "0.0 s",
+        "59.9 s",
+        "1 min 01 s",
+        "2 h 00 min",
+    ]
+    assert [loss_text(x) for x in (None, 3.14159, 12345.0)] == ["–", "3.1416", "1.234e+04"]
