@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .curves import Curve, Result, final_loss, loss_range, mean_curve, rate_range
+from .curves import Curve, final_loss, loss_range, mean_curve, rate_range
 from .errors import MissingExtra
 from .palette import Style, styles
+from .progress import Result
 from .summary import best_runs, sensitivity
 from .wording import count, listed, rate
 

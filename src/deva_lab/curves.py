@@ -6,9 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
-from typing import Any, TypeAlias
 
-Result: TypeAlias = dict[str, Any]  # one line of results.jsonl
+from .progress import Result
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from .curves import Result, final_loss
+from .curves import final_loss
 from .palette import Style, name
+from .progress import Result
 from .summary import by_rate
 from .svg import series_style
 from .tables import Row, columns

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 Status = Literal["running", "finished", "diverged", "stopped"]
+Result: TypeAlias = dict[str, Any]  # one line of results.jsonl
 TIMED: Final = 1000  # the last so many steps have their times kept
 
 

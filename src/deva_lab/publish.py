@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from . import charts, report, summary
 from .files import write_text
+from .progress import Result
 
 
 def publish(
-    results: Sequence[dict[str, Any]],
+    results: Sequence[Result],
     folder: Path,
     *,
     baseline: str | None = None,

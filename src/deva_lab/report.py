@@ -12,9 +12,10 @@ from string import Template
 from typing import Any
 
 from . import fragments
-from .curves import Curve, Result, loss_range, mean_curve, rate_range
+from .curves import Curve, loss_range, mean_curve, rate_range
 from .findings import details, headline
 from .palette import Style, styles
+from .progress import Result
 from .summary import best_runs, sensitivity, summarise
 from .svg import Axis, Line, line_chart
 from .tables import Row, notes

@@ -16,10 +16,10 @@ from typing import Final
 
 import torch
 
-from .progress import Event
+from .progress import Event, Result
 from .settings import RunSettings
 from .tasks import make_task
-from .training import Keeping, Result, Watch, train
+from .training import Keeping, Watch, train
 
 TOLD_EVERY: Final = 0.2  # seconds between two events of a run, evaluations aside
 

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, median, stdev
 
-from .curves import Curve, Result, final_loss, finite, mean_curve, reach
+from .curves import Curve, final_loss, finite, mean_curve, reach
 from .errors import UsageError, unknown
 from .palette import method
+from .progress import Result
 from .tables import Row, markdown, table
 
 __all__ = ["Row", "markdown", "read_results", "sensitivity", "summarise", "table"]

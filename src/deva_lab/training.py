@@ -18,11 +18,10 @@ from .ahead import Ahead
 from .entrants import Entrant
 from .environment import environment
 from .errors import UsageError
-from .progress import Event, Progress
+from .progress import Event, Progress, Result
 from .settings import RunSettings
 from .tasks import Batch, Task
 
-Result = dict[str, Any]
 Watch = Callable[[Event], None]
 
 LOST: Final = 10.0  # a loss so many times the first one is a divergence, as NaN is

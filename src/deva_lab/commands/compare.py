@@ -7,7 +7,6 @@ import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from .. import summary
 from ..display import Display, display
@@ -15,6 +14,7 @@ from ..entrants import entrants
 from ..errors import UsageError
 from ..files import append_line, write_text
 from ..plan import plan
+from ..progress import Result
 from ..publish import publish
 from ..runner import Orders, default_jobs, run_all
 from ..settings import RunSettings
@@ -111,7 +111,7 @@ def compare(
         shown.end()
 
 
-def _finished(folder: Path, runs: Sequence[RunSettings]) -> list[dict[str, Any]]:
+def _finished(folder: Path, runs: Sequence[RunSettings]) -> list[Result]:
     """The results of these runs that the folder has."""
     path = folder / "results.jsonl"
     wanted = {settings.id for settings in runs}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from .. import summary
 from ..errors import UsageError
+from ..progress import Result
 from ..publish import publish
 from . import Commands, add_command
 from .options import command_line
@@ -49,9 +49,9 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def merged(folders: list[Path]) -> list[dict[str, Any]]:
+def merged(folders: list[Path]) -> list[Result]:
     """The results of several folders; of two with the same id the later one."""
-    results: dict[str, dict[str, Any]] = {}
+    results: dict[str, Result] = {}
     for folder in folders:
         path = folder if folder.is_file() else folder / "results.jsonl"
         if not path.is_file():
