@@ -11,7 +11,7 @@ from .errors import UsageError
 from .settings import DType, RunSettings
 from .tasks import check_task, kind_of, preset_of
 
-EVALUATIONS = 16  # of a run, unless the user says how often
+EVALUATIONS = 10  # of a run, unless the user says how often
 
 
 @dataclass(frozen=True)

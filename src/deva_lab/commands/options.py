@@ -67,7 +67,7 @@ def add_training(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--warmup", type=float, help="share of the steps in which the rate rises (0)")
     how.add_argument("--decay", type=float, help="share in which it falls to zero (0.4)")
     how.add_argument("--clip", type=float, help="greatest norm of the gradient (0: none)")
-    how.add_argument("--evaluate-every", type=int, metavar="STEPS", help="(a 16th of the steps)")
+    how.add_argument("--evaluate-every", type=int, metavar="STEPS", help="(a tenth of the steps)")
     where = parser.add_argument_group("on what")
     where.add_argument("--device", help="cpu, cuda, cuda:1, mps (the accelerator, if there is one)")
     where.add_argument("--dtype", choices=("float32", "bfloat16"), help="of products (float32)")

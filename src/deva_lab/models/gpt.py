@@ -4,9 +4,10 @@ Rotary positions on half of each head, RMS norms without weights, normed queries
 projections that start at zero, an untied head with soft-capped logits, value embeddings in the
 early layers, and a stream that mixes in its own beginning and, in the second half, the first half.
 
-One learning rate is to be right for all of it, where modded-nanogpt has rates from 0.04 to 0.6 for
-embeddings, head and scalars. So embeddings start small and logits are not divided by √width: what a
-step of that one rate changes is then no small part of them.
+Heads are narrower in smaller models; what their scores can reach stays the same, so that attention
+is as sharp. One learning rate is to be right for all of it, where modded-nanogpt has rates from
+0.04 to 0.6 for embeddings, head and scalars. So embeddings start small and logits are not divided
+by √width: what a step of that one rate changes is then no small part of them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, relu, rms_norm, scaled_dot_product_attention
 
-ATTENTION_SCALE: Final = 0.12  # in place of 1/√head, since queries and keys have norm √head
+SHARPEST: Final = 15.36  # score of attention: 0.12 of the 128 that normed heads of 128 can reach
 LOGIT_CAP: Final = 30.0
 EMBEDDING_STD: Final = 0.1
 
@@ -94,7 +95,7 @@ class Attention(nn.Module):
             embedded = values.view(batch, time, -1, self.head).transpose(1, 2)
             v = self.mix[0] * v + self.mix[1] * embedded
         q, k = rotary(norm(q)), rotary(norm(k))
-        y = scaled_dot_product_attention(q, k, v, is_causal=True, scale=ATTENTION_SCALE)
+        y = scaled_dot_product_attention(q, k, v, is_causal=True, scale=SHARPEST / self.head)
         added: Tensor = self.out(y.transpose(1, 2).flatten(2))
         return added
 
