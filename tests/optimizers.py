@@ -12,7 +12,7 @@ import deva_optim as do
 
 OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "deva": do.DeVA,
-    "deva-adamw": partial(do.DeVA, rest="adamw"),
+    "deva-rest-linf": partial(do.DeVA, nesterov=False, rest="deva-linf"),
     "deva-sinf": do.DeVASinf,
     "deva-sinf-factored": partial(do.DeVASinf, variant="factored"),
     "deva-sinf-instantaneous": partial(do.DeVASinf, variant="instantaneous"),

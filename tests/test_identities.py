@@ -12,7 +12,9 @@ import deva_optim as do
 import reference
 from optimizers import MATRIX, OPTIMIZERS
 
-UNROUTED = [n for n in MATRIX if n not in ("deva", "deva-adamw")]  # a matrix is a matrix to them
+UNROUTED = [
+    n for n in MATRIX if n not in ("deva", "deva-rest-linf")
+]  # a matrix is a matrix to them
 EXACT = {"msign": "svd", "refresh_every": 3}
 
 sizes = st.tuples(st.integers(2, 6), st.integers(2, 6))
@@ -58,9 +60,7 @@ def test_constant_gradient_makes_deva_linf_move_as_signum(size, seed, steps):
     close(run(do.DeVALinf, grads, eps=0.0), run(do.Signum, grads))
 
 
-SCALE_FREE = [
-    n for n in OPTIMIZERS if n.startswith("deva-") and n != "deva-adamw"
-]  # Adam's ε is not
+SCALE_FREE = [n for n in OPTIMIZERS if n.startswith("deva-")]  # Adam's ε is not
 
 
 @pytest.mark.parametrize("name", SCALE_FREE)

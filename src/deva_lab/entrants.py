@@ -31,9 +31,9 @@ class Known(NamedTuple):
 ENTRANTS: Final[Mapping[str, Known]] = MappingProxyType(
     {
         "deva": Known(deva_optim.DeVA, 0.01),
-        "deva-sinf": Known(deva_optim.DeVASinf, 0.01),
-        "deva-sinf-factored": Known(deva_optim.DeVASinf, 0.01, {"variant": "factored"}),
-        "deva-sinf-instantaneous": Known(deva_optim.DeVASinf, 0.01, {"variant": "instantaneous"}),
+        "deva-sinf": Known(deva_optim.DeVASinf, 0.005),
+        "deva-sinf-factored": Known(deva_optim.DeVASinf, 0.005, {"variant": "factored"}),
+        "deva-sinf-instantaneous": Known(deva_optim.DeVASinf, 0.005, {"variant": "instantaneous"}),
         "deva-linf": Known(deva_optim.DeVALinf, 0.003),
         "adamw": Known(deva_optim.AdamW, 0.005),
         "signum": Known(deva_optim.Signum, 0.001),

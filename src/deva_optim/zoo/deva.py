@@ -15,7 +15,7 @@ from ..validation import NonFinite, Rest, Sides, Variant, as_list
 
 
 class DeVA(Engine):
-    """DeVA-S∞ for hidden matrices and DeVA-ℓ∞ for the rest, in one optimizer.
+    """DeVA-S∞ for hidden matrices and AdamW or DeVA-ℓ∞ for the rest, in one optimizer.
 
         X ← (1 − ηλ) X − η · 0.2 √max(n, m) · Q_L (Γ ⊙ msign(Q_Lᵀ M Q_R)) Q_Rᵀ   hidden matrices
         x ← (1 − ηλ) x − η · γ ⊙ sign(m)                                          everything else
@@ -46,7 +46,7 @@ class DeVA(Engine):
         sides: `"both"`, or `"short"` for a basis on the shorter side of a rectangle alone.
         max_dim: A side longer than this keeps the identity for a basis.
         skip_first: Let the first gradient choose the bases and do nothing else.
-        rest: The method for what is not a hidden matrix: `"deva-linf"`, `"adamw"`, …
+        rest: The method for what is not a hidden matrix: `"adamw"`, `"deva-linf"`, …
         rest_betas: Its betas.
         nonfinite: What a NaN or infinity in a gradient does: `"skip"` leaves out the step of that
             parameter, `"raise"` raises before anything is changed.
@@ -70,7 +70,7 @@ class DeVA(Engine):
         betas: tuple[float, float] | tuple[float, float, float] = (0.95, 0.95, 0.95),
         eps: float = 1e-8,
         weight_decay: float = 0.1,
-        nesterov: bool = False,
+        nesterov: bool = True,
         *,
         maximize: bool = False,
         foreach: bool | None = None,
@@ -83,7 +83,7 @@ class DeVA(Engine):
         sides: Sides = "both",
         max_dim: int = 10_000,
         skip_first: bool = False,
-        rest: Rest = "deva-linf",
+        rest: Rest = "adamw",
         rest_betas: tuple[float, float] = (0.9, 0.99),
         nonfinite: NonFinite = "skip",
         state_dtype: torch.dtype | None = None,
