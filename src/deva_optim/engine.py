@@ -18,6 +18,7 @@ from .screen import screen
 from .skips import SkipLog
 from .stack import Entry, Stack, apply_, stacks
 from .state import initial_state, unwrap_, wrapped
+from .telemetry import Telemetry, looks_at_gradient, read
 from .validation import as_list, check_gradient, check_group, check_parameter
 
 DEFAULTS: Final[dict[str, Any]] = {
@@ -80,6 +81,40 @@ class Engine(Optimizer):
     def skipped(self) -> int:
         """How many steps of single parameters were left out for a gradient that was not finite."""
         return self._skips.total
+
+    def telemetry(self) -> Telemetry:
+        """What can be said of each matrix after the last step: name → quantity → value.
+
+        Computed when it is called, from the state alone, at the price of one or two steps; steps
+        cost nothing more and take the same trajectory, bit for bit. A parameter that is several
+        matrices has a row for each, numbered; one without a name is called by its place. The
+        quantities, so far as the method has them:
+
+            gamma_norm    ‖Γ‖_F
+            gamma_mean    the mean of Γ: 1 where every gradient is the same
+            drift_left    how far L has moved from its basis since the last refresh: the share of
+            drift_right   Qᵀ L Q that is off the diagonal; and R likewise
+            msign_error   RMS of σ² − 1 over the singular values of the direction
+            update_ratio  ‖update‖_F / ‖weight‖_F, without weight decay
+            skipped       steps of the parameter left out for a gradient that was not finite
+
+        Right after a refresh Γ is seen in the new basis, as the next step will see it. Γ of the
+        instantaneous variant and the direction with Nesterov are made of the gradient too: where
+        that is gone, or not finite, such a matrix has no row.
+
+        To TensorBoard, with `scalars` of `deva_optim.telemetry`:
+
+            for tag, x in scalars(optimizer.telemetry()).items(): writer.add_scalar(tag, x, step)
+
+        >>> from deva_optim import Muon
+        >>> weight = torch.nn.Parameter(torch.eye(2))
+        >>> weight.grad = torch.eye(2)
+        >>> optimizer = Muon([("weight", weight)], lr=0.1, msign="svd", weight_decay=0.0)
+        >>> optimizer.step()
+        >>> {key: round(x, 4) for key, x in optimizer.telemetry()["weight"].items()}
+        {'msign_error': 0.0, 'update_ratio': 0.0291, 'skipped': 0.0}
+        """
+        return read(self._stepped(), self._skips.of)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters, checked before anything is changed."""
@@ -169,6 +204,21 @@ class Engine(Optimizer):
             if method.basis is not None:
                 entry.clock, entry.waiting = int(state["clock"]), int(state["waiting"])
             yield entry
+
+    def _stepped(self) -> Iterator[Entry]:
+        """The matrices that have taken a step, and whose gradient is there if it is needed."""
+        for i, group in enumerate(self.param_groups):
+            for p, name in zip(group["params"], _names(group, i), strict=True):
+                method, pieces = _read(p, group)
+                state = self.state.get(p)
+                if not state or method.vector is None:
+                    continue
+                grad = torch.zeros_like(p) if p.grad is None else p.grad
+                entry = Entry(p, grad, state, group, method, pieces, name)
+                if not looks_at_gradient(entry) or (
+                    p.grad is not None and bool(grad.isfinite().all())
+                ):
+                    yield entry
 
     def _phases(self) -> dict[Tensor, int]:
         """Where the clocks start, so that the refreshes are spread over the steps."""

@@ -28,6 +28,15 @@ class SkipLog:
         seen = sum(count for name, count in self._seen.items() if name not in waiting)
         return seen + sum(int(counts.sum()) for counts in self._on_device.values())
 
+    def of(self, name: str) -> int:
+        """How many steps of this parameter were skipped; waits for the device."""
+        on_device = [
+            int(counts[names.index(name)])
+            for names, counts in self._on_device.items()
+            if name in names
+        ]
+        return sum(on_device) if on_device else self._seen[name]
+
     def add(self, names: list[str]) -> None:
         """Count one skipped step for each name."""
         for name in names:

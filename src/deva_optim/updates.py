@@ -26,7 +26,7 @@ def composed_(stack: Stack) -> tuple[Term, Number]:
     U: Term
     kappa: Number = 1.0
     if method.adaptation is None:
-        U = _direction(stack, bases.project(D, Q_L, Q_R))
+        U = direction_of(stack, bases.project(D, Q_L, Q_R))
     elif method.direction == "sign" and D is M:  # sign(m) |m| is m: no sign needs to be taken
         M_ = M if method.rotated else bases.project(M, Q_L, Q_R)
         U, kappa = gamma(stack, method.adaptation, M_, observe_(stack, method.adaptation, M_))
@@ -45,7 +45,7 @@ def _adapted_direction_(
     if adaptation.source != "direction":
         measured = observe_(stack, adaptation, M_)
     signal = M_.abs() if stack.method.direction == "sign" else None
-    O = value(_direction(stack, D_))
+    O = value(direction_of(stack, D_))
     del M_, D_  # Γ has use for their memory
     if adaptation.source == "direction":
         measured = observe_(stack, adaptation, O)
@@ -135,7 +135,7 @@ def vector_rate(shape: tuple[int, ...]) -> float:
     return 1e-3
 
 
-def _direction(stack: Stack, D: Tensor) -> Term:
+def direction_of(stack: Stack, D: Tensor) -> Term:
     """The direction of D; its memory is used up if D is not the momentum itself."""
     sign = torch.sign if stack.method.basis is None else settled_sign
     if stack.method.direction == "sign":
