@@ -1,0 +1,129 @@
+"""The checks of the paper's theory: what they find, and that they could find otherwise."""
+
+from functools import cache
+
+import pytest
+import torch
+
+from deva_lab.reproduce import identities, proof_steps, simplified, theory
+from deva_lab.reproduce.simplified import Setting
+from deva_optim.diagnostics import linf_dual_norm
+
+SMALL = {"steps": 60, "paths": 8}
+
+
+@cache
+def found() -> list:
+    return theory.findings(theory.compute(SMALL))
+
+
+def of(text: str) -> list:
+    return [f for f in found() if text in f.claim]
+
+
+HOLDING = ("Proposition", "Theorem (coord", "Corollary", "repaired", "sharpened", "a step late")
+
+
+@pytest.mark.parametrize("text", HOLDING)
+def test_what_holds(text):
+    assert [f.verdict for f in of(text)] == ["holds"]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("Remark", -0.2),
+        ("and so min(Γ)", 20 / 481**0.5),
+        ("second display", 8 / 4.04),
+        ("no expectation", 1.20245),
+        ("nuclear rank is", 0.0),
+    ],
+)
+def test_what_does_not_hold_as_printed(text, value):
+    (finding,) = of(text)
+    assert finding.verdict == "does not hold"
+    assert finding.value == pytest.approx(value, abs=1e-4)
+
+
+def test_the_bounds_hold_along_every_trajectory():
+    rows = [f for f in found() if f.computed.startswith("trace quadratic")]
+    assert len(rows) == 2 * 2 * len(simplified.WEIGHTS)
+    assert all(f.verdict == "holds" and 0 < f.value < 1 for f in rows)
+
+
+def test_a_weight_that_knows_its_gradient_breaks_the_bound_and_one_that_is_late_does_not():
+    measure, bound = proof_steps.walk(proof_steps.Walk(), late=False)
+    assert measure > 1.1 * bound
+    measure, bound = proof_steps.walk(proof_steps.Walk(), late=True)
+    assert measure < 0.5 * bound
+
+
+def test_without_local_stability_the_coordinates_are_an_approximation():
+    values = [f.value for f in of("local stability")]
+    assert values == sorted(values)  # the more the bases are turned
+    assert 1e-3 < values[0] < 0.05 < values[-1] < 1
+
+
+def test_the_kronecker_update_of_one_sample_is_the_matrix_sign():
+    """E[K] = K: nothing to adapt. In the basis of G the direction is diagonal."""
+    from deva_optim import msign
+
+    G = torch.randn(3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    torch.testing.assert_close(identities.kronecker_update([G]), msign(G, "svd"))
+    torch.testing.assert_close(identities.coordinatewise_update([G]), msign(G, "svd"))
+
+
+@pytest.mark.parametrize("direction", ["sign", "msign"])
+def test_terms_that_are_too_small_are_found_out(direction, monkeypatch):
+    """The check can fail: without Δ and noise and with a part of the smoothness it does."""
+    setting = Setting("homogeneous", direction, "one", steps=4000, paths=2)
+    honest = simplified.run(setting)
+    monkeypatch.setattr(
+        simplified, "smoothness", lambda L, gamma: 0.02 * (L * gamma**2).sum((-2, -1))
+    )
+    monkeypatch.setattr(simplified.Sampled, "variance", lambda self, X: torch.zeros_like(X))
+    monkeypatch.setattr(simplified.Sampled, "value", lambda self, X: torch.zeros(len(X)).double())
+    wrong = simplified.run(setting)
+    assert honest.measure <= honest.bound
+    assert wrong.measure > wrong.bound
+
+
+def test_samples_are_unbiased_and_their_variance_is_the_formula():
+    f = simplified.Sampled("heterogeneous", 0, n=1)
+    X = f.start(20_000)
+    G = f.sample(X)
+    sigma = f.variance(X[:1])[0].sqrt()
+    # a mean of 20 000 draws is off by σ/141, five times that at most over 81 entries; a standard
+    # deviation of skewed draws by some per cent
+    assert ((G.mean(0) - f.H @ X[0]).abs() <= 5 * sigma / 20_000**0.5).all()
+    torch.testing.assert_close(G.std(0), sigma, rtol=0.05, atol=1e-9)
+
+
+def test_the_weights_but_one_do_not_know_the_gradient():
+    """Weights from before do not change when the last gradient does."""
+    draws = torch.randn(4, 2, 9, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for name in simplified.WEIGHTS:
+        for direction in ("sign", "msign"):
+            last = []
+            for other in (1.0, -3.0):
+                weigh = simplified._WEIGHERS[name](direction)
+                grads = [*draws[:3], draws[3] + other]
+                last.append([weigh(G) for G in grads][-1])
+            assert torch.equal(*last) == (name != "current")
+
+
+def test_measures_are_norms_of_the_gradient():
+    """The left side of the vector theorem for T = 1, by hand."""
+    f = simplified.Sampled("homogeneous", 0, n=1)
+    X = f.start(1)
+    expected = linf_dual_norm(f.H @ X, torch.ones_like(X)).item()
+    assert simplified.run(Setting("homogeneous", "sign", "one", 1, 1)).measure == pytest.approx(
+        expected
+    )
+
+
+def test_the_verdict_counts_what_was_found():
+    text, verdict = theory.show(theory.compute(SMALL))
+    assert "16 of 16 trajectories" in verdict
+    assert verdict.startswith("holds in part")
+    assert text.count("[does not hold]") == 7
