@@ -47,6 +47,11 @@ def _qr(A: torch.Size, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
     return _batch(A) * 2 * (2 * m * n * n - 2 * n**3 // 3)
 
 
+def _half_qr(A: torch.Size, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
+    """The reflections of a QR of m×n, or Q formed of them: 2mn² − ⅔n³ each."""
+    return _qr(A) // 2
+
+
 def _eigh(A: torch.Size, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
     """Symmetric eigenproblem with vectors: about 9n³ (Golub & Van Loan 8.3)."""
     return int(_batch(A) * 9 * A[-1] ** 3)
@@ -71,6 +76,8 @@ def _triangular(
 # What torch's counter leaves out: products in place, and everything of LAPACK.
 _DECOMPOSITIONS: Final[dict[Any, Any]] = {
     aten.linalg_qr: _qr,
+    aten.geqrf: _half_qr,
+    aten.linalg_householder_product: _half_qr,
     aten._linalg_eigh: _eigh,
     aten._linalg_svd: _svd,
     aten.linalg_cholesky_ex: _cholesky,

@@ -102,7 +102,8 @@ class Sampled:
         counts = torch.zeros(len(X), 9, dtype=torch.float64)
         counts.scatter_add_(1, rows, torch.ones_like(rows, dtype=torch.float64))
         share = 9 * counts / self.n
-        return self.A.mT @ (share[..., None] * (self.A @ X))
+        G: Tensor = self.A.mT @ (share[..., None] * (self.A @ X))
+        return G
 
     def variance(self, X: Tensor) -> Tensor:
         """σ² of a single sample, entry by entry: 9 Σ_i (a_i a_iᵀ X)² − (H X)²."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import torch
 
 from . import identities, proof_steps
 from .claims import Finding
+from .experiment import Say, Shown, markdown_table
 from .simplified import WEIGHTS, Bound, Direction, Setting, Weights, run
 
 THEOREMS: Final[dict[Direction, str]] = {"sign": "Vector theorem", "msign": "Matrix theorem"}
@@ -17,7 +19,7 @@ SIZES: Final = ("homogeneous", "heterogeneous")
 Key = tuple[str, Direction, Weights]
 
 
-def compute(settings: Mapping[str, Any]) -> dict[str, Any]:
+def compute(settings: Mapping[str, Any], say: Say) -> dict[str, Any]:
     """Every claim with what was found of it, and the bounds along trajectories."""
     bounds: dict[Key, Bound] = {
         (size, direction, weights): run(
@@ -27,6 +29,7 @@ def compute(settings: Mapping[str, Any]) -> dict[str, Any]:
         for direction in THEOREMS
         for weights in WEIGHTS
     }
+    say(f"{len(bounds)} trajectories")
     along = [_along(*key, bound) for key, bound in bounds.items()]
     adapted = [_smoothness(direction, bounds) for direction in THEOREMS]
     found = [*identities.findings(), *proof_steps.findings(), *along, *adapted, _corollary()]
@@ -93,13 +96,11 @@ def _corollary() -> Finding:
     )
 
 
-def show(results: Mapping[str, Any]) -> tuple[str, str]:
-    """The findings as text, and the verdict in words."""
-    lines = []
-    for finding in findings(results):
-        lines += [f"[{finding.verdict}] {finding.claim}", f"    {finding.computed}",
-                  f"    {finding.how}"]  # fmt: skip
-    return "\n".join(lines), verdict(results)
+def show(results: Mapping[str, Any], folder: Path) -> Shown:
+    """The findings as a table, and the verdict in words."""
+    rows = [(f.claim, f.computed, f.verdict, f.how) for f in findings(results)]
+    head = ("the paper", "what was computed", "here", "by how much")
+    return Shown(markdown_table(head, rows), verdict(results))
 
 
 def verdict(results: Mapping[str, Any]) -> str:

@@ -1,0 +1,119 @@
+"""What an experiment is: settings, a computation that is cached, and what to show of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import deva_optim
+
+from ..environment import environment
+from ..files import write_text
+
+Scale = Literal["cpu", "paper"]
+SCALES: Final[tuple[Scale, ...]] = ("cpu", "paper")
+Say = Callable[[str], None]
+Settings = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a reader gets to see.
+
+    Attributes:
+        text: Tables and findings, as Markdown.
+        verdict: One sentence: holds, holds in part, or does not hold at this scale, and why.
+        figures: The files that were drawn.
+    """
+
+    text: str
+    verdict: str
+    figures: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A figure or a table of the paper, or its theory.
+
+    Attributes:
+        id: What `deva reproduce` calls it.
+        what: What it shows, in a line.
+        place: Where the paper has it.
+        settings: Scale → what `compute` is given; results are cached by it, so it must be JSON.
+        compute: Settings → results, as JSON. Slow.
+        show: Results and the folder for figures → what the reader sees. Quick.
+        printed: The paper's own numbers, where it prints them.
+    """
+
+    id: str
+    what: str
+    place: str
+    settings: Mapping[Scale, Settings]
+    compute: Callable[[Settings, Say], dict[str, Any]]
+    show: Callable[[Mapping[str, Any], Path], Shown]
+    printed: Mapping[str, Any] = field(default_factory=dict)
+
+
+def results_of(
+    experiment: Experiment, scale: Scale, folder: Path, *, say: Say, command: str
+) -> dict[str, Any]:
+    """The record of an experiment: from the folder if it is there, else computed and put there."""
+    settings = dict(experiment.settings[scale])
+    path = folder / f"{experiment.id}-{_digest(experiment.id, settings)}.json"
+    if path.is_file():
+        cached: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return cached
+    start = time.perf_counter()
+    results = experiment.compute(settings, say)
+    record = {
+        "id": experiment.id,
+        "scale": scale,
+        "settings": settings,
+        "seconds": time.perf_counter() - start,
+        "command": command,
+        "environment": environment("cpu"),
+        "results": results,
+    }
+    write_text(path, json.dumps(record) + "\n")
+    return record
+
+
+def _digest(name: str, settings: Settings) -> str:
+    key = json.dumps([name, deva_optim.__version__, settings], sort_keys=True)
+    return hashlib.blake2b(key.encode(), digest_size=5).hexdigest()
+
+
+def page(experiment: Experiment, record: Mapping[str, Any], folder: Path) -> str:
+    """The experiment as a page of Markdown, its figures being in the folder."""
+    shown = experiment.show(record["results"], folder)
+    settings = ", ".join(f"{key} {value}" for key, value in record["settings"].items())
+    parts = [
+        f"# {experiment.id}: {experiment.what}",
+        f"In the paper: {experiment.place}.",
+        shown.text,
+        *(f"![{experiment.what}]({path.name})" for path in shown.figures if path.suffix == ".png"),
+        f"**Verdict**: {shown.verdict}.",
+        f"`{record['command']}` · {settings or 'no settings'} · {record['seconds']:.0f} s on "
+        f"{record['environment']['processor']}",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def markdown_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    """A table.
+
+    >>> print(markdown_table(("a", "b"), [("1", "2")]))
+    | a | b |
+    |---|---|
+    | 1 | 2 |
+    """
+    lines = [head, head, *rows]
+    cells = [[cell.replace("|", "\\|") for cell in row] for row in lines]
+    text = ["| " + " | ".join(row) + " |" for row in cells]
+    text[1] = "|" + "---|" * len(head)
+    return "\n".join(text)

@@ -1,0 +1,114 @@
+"""`deva reproduce`: the table of experiments, what is kept, and the costs."""
+
+import json
+import math
+import re
+
+import pytest
+
+from deva_lab.cli import main
+from deva_lab.reproduce import cost, experiments
+from deva_lab.reproduce.experiment import Experiment, Shown, markdown_table, page, results_of
+from deva_lab.reproduce.printed import PRINTED
+
+ISSUE = {
+    "fig-trace", "fig-nanogpt", "table-nanogpt", "fig-lr", "table-lr", "table-beta3", "fig-batch",
+    "fig-freq", "table-variants", "fig-cifar", "fig-vit", "table-snr", "table-cost", "theory",
+}  # fmt: skip
+
+
+def made(calls: list, **settings) -> Experiment:
+    def compute(given, say):
+        calls.append(dict(given))
+        say("working")
+        return {"answer": 42}
+
+    def show(results, folder):
+        (folder / "drawn.png").write_bytes(b"")
+        return Shown(f"the answer is {results['answer']}", "holds", (folder / "drawn.png",))
+
+    return Experiment("made", "made up", "nowhere", {"cpu": settings, "paper": {}}, compute, show)
+
+
+def test_every_figure_and_table_has_an_id(capsys):
+    assert main(["reproduce", "--list"]) == 0
+    listed = {line.split()[0] for line in capsys.readouterr().out.splitlines()}
+    assert listed >= ISSUE
+    assert listed == set(experiments.EXPERIMENTS) | set(experiments.PENDING)
+    assert not set(experiments.EXPERIMENTS) & set(experiments.PENDING)
+    assert set(PRINTED) <= listed
+
+
+def test_results_are_computed_once_for_each_setting(tmp_path):
+    calls, said = [], []
+    for steps in (1, 1, 2):
+        record = results_of(
+            made(calls, steps=steps), "cpu", tmp_path, say=said.append, command="deva"
+        )
+        assert record["results"] == {"answer": 42}
+    assert calls == [{"steps": 1}, {"steps": 2}]
+    assert said == ["working"] * 2
+    (first, _) = sorted(tmp_path.glob("made-*.json"))
+    assert json.loads(first.read_text())["environment"]["torch"]
+
+
+def test_a_page_says_what_was_found_and_how(tmp_path):
+    one = made([], steps=3)
+    record = results_of(one, "cpu", tmp_path, say=print, command="deva reproduce made")
+    text = page(one, record, tmp_path)
+    for part in ("the answer is 42", "**Verdict**: holds.", "`deva reproduce made`", "steps 3",
+                 "![made up](drawn.png)", "In the paper: nowhere."):  # fmt: skip
+        assert part in text
+
+
+def test_the_command_writes_a_page_and_takes_its_results_from_the_folder(tmp_path, capsys):
+    assert main(["reproduce", "table-cost", "--out", str(tmp_path)]) == 0
+    first = capsys.readouterr().out
+    assert "**Verdict**" in first
+    (kept,) = tmp_path.glob("table-cost-*.json")
+    kept.write_text(kept.read_text().replace('"seconds": ', '"seconds": 1234'))
+    assert main(["reproduce", "table-cost", "--out", str(tmp_path)]) == 0
+    assert re.search(r"· 1234\d* s on", capsys.readouterr().out)
+    assert (tmp_path / "table-cost.md").read_text().startswith("# table-cost")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["theory2"], "did you mean 'theory'"),
+        (["fig-vit"], "cannot be run yet"),
+        ([], "deva reproduce ID"),
+    ],
+)
+def test_requests_that_make_no_sense_are_refused(words, message, capsys):
+    assert main(["reproduce", *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_cells_with_bars_do_not_break_a_table():
+    assert markdown_table(("a",), [("|x|",)]).splitlines()[-1] == r"| \|x\| |"
+
+
+# table-cost -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", cost.ROWS)
+@pytest.mark.parametrize("shape", [(48, 48), (32, 96), (96, 32), (40, 56)])
+def test_formulas_are_what_is_counted_and_measured(name, shape):
+    row = cost.measure(name, shape, k=5)
+    assert math.isclose(row["formula_flops"], row["counted_flops"], rel_tol=1e-12)
+    assert row["formula_bytes"] == row["measured_bytes"]
+
+
+def test_both_sides_pay_for_both():
+    """What the paper's n² m leaves out: on a wide matrix, most of it."""
+    one, both = (cost.ROWS[name].flops(64, 256, 10) for name in ("deva-short", "deva-both"))
+    assert both - one > 6 * 64 * 256**2
+
+
+def test_the_paper_has_its_columns_swapped_no_more():
+    memory, flops = cost.PAPER["muon"]
+    assert (memory, flops) == ("3nm", "5nm²")
+    shown = cost.show(cost.compute({"shapes": [[16, 24]], "refresh_every": 4}, print), None)
+    assert "every formula is what was counted and measured" in shown.verdict
+    assert "O(n² + m² + 4nm)" in shown.text
