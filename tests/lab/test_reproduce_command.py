@@ -5,10 +5,18 @@ import math
 import re
 
 import pytest
+import torch
 
 from deva_lab.cli import main
 from deva_lab.reproduce import cost, experiments
-from deva_lab.reproduce.experiment import Experiment, Shown, markdown_table, page, results_of
+from deva_lab.reproduce.experiment import (
+    Experiment,
+    Shown,
+    markdown_table,
+    one_thread,
+    page,
+    results_of,
+)
 from deva_lab.reproduce.printed import PRINTED
 
 ISSUE = {
@@ -83,6 +91,15 @@ def test_the_command_writes_a_page_and_takes_its_results_from_the_folder(tmp_pat
 def test_requests_that_make_no_sense_are_refused(words, message, capsys):
     assert main(["reproduce", *words]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_small_matrices_are_computed_on_one_thread_and_the_others_come_back():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    with one_thread():
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(before)
 
 
 def test_cells_with_bars_do_not_break_a_table():

@@ -5,10 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
+
+import torch
 
 import deva_optim
 
@@ -57,6 +60,17 @@ class Experiment:
     compute: Callable[[Settings, Say], dict[str, Any]]
     show: Callable[[Mapping[str, Any], Path], Shown]
     printed: Mapping[str, Any] = field(default_factory=dict)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """While it lasts, torch has one thread: on 9×9 matrices several wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def results_of(

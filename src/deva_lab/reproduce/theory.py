@@ -11,7 +11,7 @@ import torch
 
 from . import identities, proof_steps
 from .claims import Finding
-from .experiment import Say, Shown, markdown_table
+from .experiment import Say, Shown, markdown_table, one_thread
 from .simplified import WEIGHTS, Bound, Direction, Setting, Weights, run
 
 THEOREMS: Final[dict[Direction, str]] = {"sign": "Vector theorem", "msign": "Matrix theorem"}
@@ -19,6 +19,7 @@ SIZES: Final = ("homogeneous", "heterogeneous")
 Key = tuple[str, Direction, Weights]
 
 
+@one_thread()
 def compute(settings: Mapping[str, Any], say: Say) -> dict[str, Any]:
     """Every claim with what was found of it, and the bounds along trajectories."""
     bounds: dict[Key, Bound] = {

@@ -23,6 +23,7 @@ from deva_optim.bases import project
 from deva_optim.diagnostics import linf_dual_norm, linf_snr, schatten_dual_norm, spectral_snr
 
 from ..quadratic import hessian
+from .experiment import one_thread
 
 Loss = Literal["squared", "published"]
 LOSSES: Final[tuple[Loss, ...]] = ("squared", "published")
@@ -155,6 +156,7 @@ def _quartiles(values: Tensor) -> list[list[float]]:
     return found
 
 
+@one_thread()
 def compute(settings: Mapping[str, Any], say: Callable[[str], None]) -> dict[str, Any]:
     """Every curve: loss → problem → method → quartiles; and what other rates give."""
     sizes = {key: settings[key] for key in ("seeds", "steps", "batch", "lr")}
