@@ -30,6 +30,7 @@ class Evidence(NamedTuple):
     moments: tuple[Tensor, ...]  # the running averages of what is measured
     w: Number  # shaped to multiply the moments
     eps: float
+    mean: Tensor | None = None  # of V over the whole parameter, if V is a part of it
 
 
 class Adaptation(NamedTuple):
@@ -138,7 +139,9 @@ def _adam(x: Evidence) -> Quotient:
 def _linf(x: Evidence) -> Quotient:
     (V,) = x.moments
     assert x.signal is not None
-    mean = V.mean(tuple(range(1, V.ndim)), keepdim=True) if V.ndim > 1 else V
+    mean = x.mean
+    if mean is None:
+        mean = V.mean(tuple(range(1, V.ndim)), keepdim=True) if V.ndim > 1 else V
     noise = V + _lifted(x.eps * compact(mean))
     return Quotient(x.signal, noise.sqrt_())  # |m| / √(v + ε v̄)
 

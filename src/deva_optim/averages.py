@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 from torch.optim import Optimizer
 
 if TYPE_CHECKING:
@@ -22,19 +23,25 @@ def average_iterates_(stack: Stack) -> None:
 
 
 @contextmanager
-def averaged(optimizer: Optimizer) -> Iterator[None]:
-    """While it lasts, the parameters hold A / (1 − ρᵗ) in place of the last iterate."""
+def averaged(optimizer: Optimizer, averages: Mapping[Tensor, Tensor]) -> Iterator[None]:
+    """While it lasts, the parameters hold A / (1 − ρᵗ) in place of the last iterate.
+
+    Args:
+        optimizer: Whose parameters.
+        averages: A of each parameter that has one; of a DTensor the block of this rank.
+    """
     kept = {}
     with torch.no_grad():
         for group in optimizer.param_groups:
-            for p in group["params"]:
-                state = optimizer.state.get(p)
-                if state and state["step"] > 0:
-                    kept[p] = p.detach().clone()
-                    p.copy_(state["iterate_avg"] / (1 - group["ema_rate"] ** int(state["step"])))
+            for p in (p for p in group["params"] if p in averages):
+                t = int(optimizer.state[p]["step"])
+                X = p.to_local() if hasattr(p, "to_local") else p
+                if t > 0:
+                    kept[X] = X.detach().clone()
+                    X.copy_(averages[p] / (1 - group["ema_rate"] ** t))
     try:
         yield
     finally:
         with torch.no_grad():
-            for p, last in kept.items():
-                p.copy_(last)
+            for X, last in kept.items():
+                X.copy_(last)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from typing import Any, Final, overload
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, overload
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch.optim.optimizer import Optimizer, ParamsT, StateDict
 from . import upkeep
 from .layout import Part, parts, whole
 from .methods import METHODS, Method, method_of
+from .ownership import Member
 from .schedule import phases, refresh_cost
 from .screen import screen
 from .skips import SkipLog
@@ -20,6 +21,14 @@ from .stack import Entry, Stack, apply_, stacks
 from .state import initial_state, unwrap_, wrapped
 from .telemetry import Telemetry, looks_at_gradient, read
 from .validation import as_list, check_gradient, check_group, check_parameter
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from .distributed import Fleet
+
+Ranks: TypeAlias = "ProcessGroup | DeviceMesh | None"
 
 DEFAULTS: Final[dict[str, Any]] = {
     "lr": 1e-3,
@@ -73,8 +82,12 @@ class Engine(Optimizer):
     A weight that is split into parts of unequal size numbers what belongs to a part: basis_left.0.
     """
 
-    def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
+    def __init__(
+        self, params: ParamsT, defaults: dict[str, Any], process_group: Ranks = None
+    ) -> None:
         self._skips = SkipLog()
+        self._ranks = process_group
+        self._fleet: Fleet | None = None
         super().__init__(params, {**DEFAULTS, **defaults})
 
     @property
@@ -100,7 +113,7 @@ class Engine(Optimizer):
 
         Right after a refresh Γ is seen in the new basis, as the next step will see it. Γ of the
         instantaneous variant and the direction with Nesterov are made of the gradient too: where
-        that is gone, or not finite, such a matrix has no row.
+        that is gone, or not finite, such a matrix has no row. Nor has one that several ranks share.
 
         To TensorBoard, with `scalars` of `deva_optim.telemetry`:
 
@@ -137,6 +150,7 @@ class Engine(Optimizer):
                 raise ValueError(f"{name} is given twice; every parameter belongs to one group")
             known.add(id(param))
         super().add_param_group(group)
+        self._share(self.param_groups[-1]["params"])
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -153,7 +167,21 @@ class Engine(Optimizer):
                 loss = closure()
         for stack in stacks(screen(list(self._entries()), self._skips)):
             _advance_(stack)
+        if self._fleet is not None:
+            shared = self._shared()
+            for stack in self._fleet.stacks(shared, self.state, self._phases, self._skips):
+                _advance_(stack)
         return loss
+
+    def state_dict(self) -> StateDict:
+        """The state; where ranks share parameters as DTensors, which all ranks must ask for."""
+        if self._fleet is None:
+            return super().state_dict()
+        hook = self.register_state_dict_post_hook(self._spread_state, prepend=True)
+        try:
+            return super().state_dict()
+        finally:
+            hook.remove()
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Load a state, in the precision in which it was saved.
@@ -168,7 +196,7 @@ class Engine(Optimizer):
                     f"{ours['method']!r}; load it into an optimizer of the same kind"
                 )
         wrap = self.register_load_state_dict_pre_hook(wrapped)  # the last of the hooks before,
-        unwrap = self.register_load_state_dict_post_hook(unwrap_, prepend=True)  # the first after
+        unwrap = self.register_load_state_dict_post_hook(_unwrap_, prepend=True)  # the first after
         try:
             super().load_state_dict(state_dict)
         finally:
@@ -176,7 +204,12 @@ class Engine(Optimizer):
             unwrap.remove()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_skips": self._skips}
+        if self._fleet is not None:
+            raise TypeError(
+                "an optimizer whose parameters are shared by several ranks cannot be copied or "
+                "pickled; make another one and load the state_dict of this one into it"
+            )
+        return {**super().__getstate__(), "_skips": self._skips, "_ranks": None, "_fleet": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -190,7 +223,7 @@ class Engine(Optimizer):
             (group, p, name)
             for i, group in enumerate(self.param_groups)
             for p, name in zip(group["params"], _names(group, i), strict=True)
-            if p.grad is not None
+            if p.grad is not None and (self._fleet is None or p not in self._fleet)
         ]
         for _, p, name in members:
             check_gradient(p.grad, name)
@@ -211,7 +244,8 @@ class Engine(Optimizer):
             for p, name in zip(group["params"], _names(group, i), strict=True):
                 method, pieces = _read(p, group)
                 state = self.state.get(p)
-                if not state or method.vector is None:
+                shared = self._fleet is not None and p in self._fleet
+                if not state or method.vector is None or shared:
                     continue
                 grad = torch.zeros_like(p) if p.grad is None else p.grad
                 entry = Entry(p, grad, state, group, method, pieces, name)
@@ -219,6 +253,42 @@ class Engine(Optimizer):
                     p.grad is not None and bool(grad.isfinite().all())
                 ):
                     yield entry
+
+    def _share(self, params: list[Tensor]) -> None:
+        """Tell the fleet, which is there only if somebody needs it, of new parameters."""
+        if self._ranks is None and not any(_is_dtensor(p) for p in params):
+            return
+        if self._fleet is None:
+            from .distributed import Fleet  # it takes a while to import
+
+            self._fleet = Fleet(self._ranks)
+        for p in params:
+            self._fleet.add(p)
+
+    def _shared(self) -> list[Member]:
+        """The parameters that several ranks share."""
+        return [
+            Member(group, p, name, *_read(p, group))
+            for i, group in enumerate(self.param_groups)
+            for p, name in zip(group["params"], _names(group, i), strict=True)
+            if self._fleet is not None and p in self._fleet
+        ]
+
+    @torch.no_grad()
+    def _blocks(self, key: str) -> dict[Tensor, Tensor]:
+        """A state of the shape of its parameter; of one that ranks share, the block of this one."""
+        found = {p: x[key] for p, x in self.state.items() if x}
+        if self._fleet is not None:
+            shared = [m for m in self._shared() if m.param in found]
+            found |= {m.param: self._fleet.block(m, found[m.param]) for m in shared}
+        return found
+
+    def _spread_state(self, _: Optimizer, state_dict: StateDict) -> StateDict:
+        assert self._fleet is not None
+        spread = self._fleet.spread_state(self._shared(), self.state)
+        params = [p for group in self.param_groups for p in group["params"]]
+        state = {i: spread.get(params[i], x) for i, x in state_dict["state"].items()}
+        return {**state_dict, "state": state}
 
     def _phases(self) -> dict[Tensor, int]:
         """Where the clocks start, so that the refreshes are spread over the steps."""
@@ -247,6 +317,17 @@ def _advance_(stack: Stack) -> None:
         method.after(stack)
     if basis is not None:
         basis.after(stack)
+
+
+def _unwrap_(optimizer: Optimizer) -> None:
+    assert isinstance(optimizer, Engine)
+    if optimizer._fleet is not None:
+        optimizer._fleet.take_(optimizer._shared(), optimizer.state)
+    unwrap_(optimizer)
+
+
+def _is_dtensor(param: Tensor) -> bool:
+    return hasattr(param, "device_mesh")
 
 
 def _read(param: Tensor, group: dict[str, Any]) -> tuple[Method, tuple[Part, ...]]:

@@ -28,7 +28,10 @@ def screen(entries: list[Entry], log: SkipLog) -> list[Entry]:
     flag that turns every change into none.
     """
     log.report()
-    batches = [(batch, _squared_norms(batch)) for batch in _batches(entries)]
+    batches = [
+        (batch, squared_norms([e.grad for e in batch], compute_dtype(batch[0].grad)))
+        for batch in _batches(entries)
+    ]
     for batch, squares in batches:
         _raise_if_asked(batch, squares)
     kept = []
@@ -40,6 +43,13 @@ def screen(entries: list[Entry], log: SkipLog) -> list[Entry]:
     return kept
 
 
+def screen_known(entries: list[Entry], squares: Tensor, log: SkipLog) -> list[Entry]:
+    """The same where the host has the squared norms already."""
+    log.report()
+    _raise_if_asked(entries, squares)
+    return _screen_on_host(entries, squares, log)
+
+
 def _batches(entries: list[Entry]) -> Iterator[list[Entry]]:
     """The entries by device, precision, and whether leading zero gradients count as steps."""
     kinds: dict[tuple[object, ...], list[Entry]] = {}
@@ -48,9 +58,9 @@ def _batches(entries: list[Entry]) -> Iterator[list[Entry]]:
     yield from kinds.values()
 
 
-def _squared_norms(batch: list[Entry]) -> Tensor:
-    norms = torch._foreach_norm([e.grad for e in batch], 2, dtype=compute_dtype(batch[0].grad))
-    return torch.stack(norms).square()
+def squared_norms(grads: list[Tensor], dtype: torch.dtype) -> Tensor:
+    """The squared norm of each gradient, all of one device."""
+    return torch.stack(list(torch._foreach_norm(grads, 2, dtype=dtype))).square()
 
 
 def _raise_if_asked(batch: list[Entry], squares: Tensor) -> None:

@@ -106,6 +106,7 @@ class Stack:
         finite: Whose gradient is finite, B, bool; None if all are known to be.
         gate: Whose step counts, bool; None if all are known to.
         fresh: Whose basis starts with this gradient, bool; None if all have one.
+        mean: V̄ of the whole parameters, where the stack holds shards of them; None elsewhere.
     """
 
     def __init__(self, cohort: Cohort, members: slice, part: Part) -> None:
@@ -120,6 +121,7 @@ class Stack:
         self.finite = None if cohort.finite is None else cohort.finite[members]
         self.gate = self.finite
         self.fresh: Tensor | None = None
+        self.mean: Tensor | None = None
         self.G = self._gradients()
 
     @property

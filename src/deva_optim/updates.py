@@ -74,7 +74,8 @@ def gamma(
     moments = tuple(stack.read(name) for name in adaptation.moments(stack.part.shape))
     w = stack.counted(adaptation.mass, beta1, beta2)
     kappa = stack.counted(bias_correction, adaptation, beta1, beta2)
-    evidence = Evidence(signal, measured, moments, w, stack.group["eps"])
+    mean = None if stack.mean is None else stack.broadcast(stack.mean)
+    evidence = Evidence(signal, measured, moments, w, stack.group["eps"], mean)
     return adaptation.gamma(evidence), kappa
 
 

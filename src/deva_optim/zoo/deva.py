@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
 from ..directions import MsignKind
-from ..engine import Engine
+from ..engine import Engine, Ranks
 from ..routing import param_groups
 from ..validation import NonFinite, Rest, Sides, Variant, as_list
 
@@ -51,6 +51,8 @@ class DeVA(Engine):
         nonfinite: What a NaN or infinity in a gradient does: `"skip"` leaves out the step of that
             parameter, `"raise"` raises before anything is changed.
         state_dtype: dtype of M and V; float32 (float64 for float64 parameters) unless given.
+        process_group: The ranks that hold copies of the parameters (a process group or a device
+            mesh), to share the work out among them; DTensors know their ranks by themselves.
 
     >>> model = nn.Sequential(nn.Embedding(10, 8), nn.Linear(8, 8), nn.Linear(8, 10))
     >>> optimizer = DeVA(model, lr=1e-3)
@@ -87,6 +89,7 @@ class DeVA(Engine):
         rest_betas: tuple[float, float] = (0.9, 0.99),
         nonfinite: NonFinite = "skip",
         state_dtype: torch.dtype | None = None,
+        process_group: Ranks = None,
     ) -> None:
         defaults = {
             "method": "deva-sinf",
@@ -112,7 +115,7 @@ class DeVA(Engine):
             "state_dtype": state_dtype,
         }
         routed = param_groups(params) if isinstance(params, nn.Module) else params
-        super().__init__(routed, defaults)
+        super().__init__(routed, defaults, process_group)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters, routed into several groups unless they have a `role`."""
@@ -189,6 +192,7 @@ class DeVASinf(Engine):
         rest_betas: tuple[float, float] = (0.9, 0.99),
         nonfinite: NonFinite = "skip",
         state_dtype: torch.dtype | None = None,
+        process_group: Ranks = None,
     ) -> None:
         defaults = {
             "method": "deva-sinf",
@@ -213,7 +217,7 @@ class DeVASinf(Engine):
             "nonfinite": nonfinite,
             "state_dtype": state_dtype,
         }
-        super().__init__(params, defaults)
+        super().__init__(params, defaults, process_group)
 
 
 class DeVALinf(Engine):

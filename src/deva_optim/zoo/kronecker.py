@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from ..averages import averaged
-from ..engine import Engine
+from ..engine import Engine, Ranks
 from ..validation import NonFinite, Rest, Sides, check_choice
 
 
@@ -47,6 +47,7 @@ class SOAP(Engine):
         nonfinite: `"skip"` or `"raise"`, see `Muon`.
         state_dtype: dtype of V; float32 (float64 for float64 parameters) unless given. M keeps full
             precision, because its rounding would be divided by a variance that knows nothing of it.
+        process_group: See `DeVA`.
 
     >>> weight = torch.nn.Parameter(torch.ones(4, 6))
     >>> optimizer = SOAP([weight], lr=0.1)
@@ -79,6 +80,7 @@ class SOAP(Engine):
         rest_betas: tuple[float, float] = (0.9, 0.99),
         nonfinite: NonFinite = "skip",
         state_dtype: torch.dtype | None = None,
+        process_group: Ranks = None,
     ) -> None:
         defaults = {
             "method": "soap",
@@ -98,7 +100,7 @@ class SOAP(Engine):
             "nonfinite": nonfinite,
             "state_dtype": state_dtype,
         }
-        super().__init__(params, defaults)
+        super().__init__(params, defaults, process_group)
 
 
 class Shampoo(Engine):
@@ -127,6 +129,7 @@ class Shampoo(Engine):
         rest_betas: Its betas.
         nonfinite: `"skip"` or `"raise"`, see `Muon`.
         state_dtype: dtype of M and V; float32 (float64 for float64 parameters) unless given.
+        process_group: See `DeVA`.
 
     >>> weight = torch.nn.Parameter(torch.zeros(2, 2))
     >>> weight.grad = torch.tensor([[3.0, 0.0], [0.0, -0.5]])
@@ -160,6 +163,7 @@ class Shampoo(Engine):
         rest_betas: tuple[float, float] = (0.9, 0.99),
         nonfinite: NonFinite = "skip",
         state_dtype: torch.dtype | None = None,
+        process_group: Ranks = None,
     ) -> None:
         check_choice("graft", graft, ("adam", "none"))
         defaults = {
@@ -181,7 +185,7 @@ class Shampoo(Engine):
             "nonfinite": nonfinite,
             "state_dtype": state_dtype,
         }
-        super().__init__(params, defaults)
+        super().__init__(params, defaults, process_group)
 
 
 class SPlus(Engine):
@@ -209,6 +213,7 @@ class SPlus(Engine):
         max_dim: A side longer than this keeps the identity for a basis.
         nonfinite: `"skip"` or `"raise"`, see `Muon`.
         state_dtype: dtype of M; float32 (float64 for float64 parameters) unless given.
+        process_group: See `DeVA`.
 
     >>> weight = torch.nn.Parameter(torch.zeros(2, 2))
     >>> optimizer = SPlus([weight], lr=1.0, weight_decay=0.0)
@@ -244,6 +249,7 @@ class SPlus(Engine):
         max_dim: int = 10_000,
         nonfinite: NonFinite = "skip",
         state_dtype: torch.dtype | None = None,
+        process_group: Ranks = None,
     ) -> None:
         defaults = {
             "method": "splus",
@@ -263,8 +269,8 @@ class SPlus(Engine):
             "nonfinite": nonfinite,
             "state_dtype": state_dtype,
         }
-        super().__init__(params, defaults)
+        super().__init__(params, defaults, process_group)
 
     def averaged(self) -> AbstractContextManager[None]:
         """A context in which the parameters hold the average of their iterates."""
-        return averaged(self)
+        return averaged(self, self._blocks("iterate_avg"))

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from ..directions import MsignKind
-from ..engine import Engine
+from ..engine import Engine, Ranks
 from ..validation import NonFinite, Rest
 
 
@@ -42,6 +42,7 @@ class Muon(Engine):
         nonfinite: What a NaN or infinity in a gradient does: `"skip"` leaves out the step of that
             parameter, `"raise"` raises before anything is changed.
         state_dtype: dtype of M; float32 (float64 for float64 parameters) unless given.
+        process_group: See `DeVA`.
 
     >>> weight = torch.nn.Parameter(torch.zeros(2, 2))
     >>> weight.grad = torch.tensor([[3.0, 0.0], [0.0, -0.5]])
@@ -72,6 +73,7 @@ class Muon(Engine):
         rest_betas: tuple[float, float] = (0.9, 0.99),
         nonfinite: NonFinite = "skip",
         state_dtype: torch.dtype | None = None,
+        process_group: Ranks = None,
     ) -> None:
         defaults = {
             "method": "muon",
@@ -89,7 +91,7 @@ class Muon(Engine):
             "nonfinite": nonfinite,
             "state_dtype": state_dtype,
         }
-        super().__init__(params, defaults)
+        super().__init__(params, defaults, process_group)
 
 
 class AdaMuon(Engine):
@@ -116,6 +118,7 @@ class AdaMuon(Engine):
         rest_betas: Its betas.
         nonfinite: `"skip"` or `"raise"`, see `Muon`.
         state_dtype: dtype of M and V; float32 (float64 for float64 parameters) unless given.
+        process_group: See `DeVA`.
 
     >>> weight = torch.nn.Parameter(torch.zeros(4, 6))
     >>> weight.grad = torch.arange(24.0).view(4, 6).sin()
@@ -145,6 +148,7 @@ class AdaMuon(Engine):
         rest_betas: tuple[float, float] = (0.9, 0.99),
         nonfinite: NonFinite = "skip",
         state_dtype: torch.dtype | None = None,
+        process_group: Ranks = None,
     ) -> None:
         defaults = {
             "method": "adamuon",
@@ -163,4 +167,4 @@ class AdaMuon(Engine):
             "nonfinite": nonfinite,
             "state_dtype": state_dtype,
         }
-        super().__init__(params, defaults)
+        super().__init__(params, defaults, process_group)

@@ -1,0 +1,254 @@
+"""How a tensor is spread over ranks, and how it is brought together on one of them and back.
+
+Ranks are numbered as in their process group. A tensor on a mesh of ranks is cut along some of the
+mesh's dimensions and repeated along the others: each rank has a block, and a replica is a set of
+ranks whose blocks make up the whole.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.placement_types import Placement
+
+Block = tuple[slice, ...]
+Cut = tuple[Placement, int, int]  # how, into how many, and which of them
+BUCKET: Final = 2**24
+"""Numbers that a rank brings together at a time, unless a single matrix has more."""
+
+_ALIGNMENT: Final = 8  # bytes: every piece of a message may be read as numbers of any dtype
+
+
+class Crew:
+    """The ranks of a mesh as one process group.
+
+    Attributes:
+        rank, size: Of this process in the group, and of the group.
+        coordinates: Of every rank in the mesh.
+    """
+
+    def __init__(self, mesh: DeviceMesh) -> None:
+        self.mesh = mesh
+        members = sorted(int(rank) for rank in mesh.mesh.flatten())
+        self.group = _group(mesh, members)
+        self.rank, self.size = members.index(dist.get_rank()), len(members)
+        where = {int(mesh.mesh[at]): at for at in _coordinates(tuple(mesh.mesh.shape))}
+        self.coordinates = [where[rank] for rank in members]
+
+    def sum_(self, X: Tensor) -> None:
+        """X ← the sum of the X of all ranks."""
+        if self.size > 1:
+            dist.all_reduce(X, group=self.group)
+
+
+class Spread:
+    """How a tensor of some shape is spread over a crew.
+
+    Attributes:
+        blocks: What each rank has of it.
+        replicas: The replica that each rank belongs to.
+    """
+
+    def __init__(self, crew: Crew, placements: Sequence[Placement], shape: Sequence[int]) -> None:
+        self.crew, self.placements, self.shape = crew, tuple(placements), tuple(shape)
+        sizes = tuple(crew.mesh.mesh.shape)
+        self.blocks = [_block(shape, sizes, placements, at) for at in crew.coordinates]
+        self.replicas = [
+            tuple(i for i, placement in zip(at, placements, strict=True) if not _cuts(placement))
+            for at in crew.coordinates
+        ]
+
+    @property
+    def mine(self) -> Block:
+        """This rank's block."""
+        return self.blocks[self.crew.rank]
+
+    @property
+    def cut(self) -> bool:
+        """Whether a block is less than the whole."""
+        return any(_cuts(placement) for placement in self.placements)
+
+    @property
+    def copies(self) -> int:
+        """How many replicas there are."""
+        return len(set(self.replicas))
+
+    def sources(self, owner: int) -> list[int]:
+        """The other ranks of the owner's replica."""
+        return [r for r, x in enumerate(self.replicas) if x == self.replicas[owner] and r != owner]
+
+    def wrap(self, local: Tensor) -> Tensor:
+        """This rank's block as a DTensor."""
+        stride = torch.empty(self.shape, device="meta").stride()
+        return DTensor.from_local(
+            local,
+            self.crew.mesh,
+            self.placements,
+            run_check=False,
+            shape=torch.Size(self.shape),
+            stride=stride,
+        )
+
+
+class Parcel(NamedTuple):
+    """A tensor to be brought together on its owner, or sent out from it; `whole` is there alone."""
+
+    owner: int
+    spread: Spread
+    local: Tensor
+    whole: Tensor | None
+
+
+def collect_(crew: Crew, parcels: Iterable[Parcel]) -> None:
+    """Fill the whole of every parcel with the blocks of the owner's replica."""
+    outgoing, incoming = _mail(crew), _mail(crew)
+    travels = False
+    for owner, spread, local, whole in parcels:
+        sources = spread.sources(owner)
+        travels |= bool(sources)
+        if whole is not None:
+            if whole is not local:
+                whole[spread.mine].copy_(local)
+            for rank in sources:
+                incoming[rank].append(whole[spread.blocks[rank]])
+        elif crew.rank in sources:
+            outgoing[owner].append(local)
+    if travels:
+        _exchange_(crew, outgoing, incoming)
+
+
+def deliver_(crew: Crew, parcels: Iterable[Parcel]) -> None:
+    """Fill the blocks of every parcel, on all ranks, from its whole."""
+    outgoing, incoming = _mail(crew), _mail(crew)
+    for owner, spread, local, whole in parcels:
+        if whole is None:
+            incoming[owner].append(local)
+            continue
+        if whole is not local:
+            local.copy_(whole[spread.mine])
+        for rank in range(crew.size):
+            if rank != owner:
+                outgoing[rank].append(whole[spread.blocks[rank]])
+    if crew.size > 1:
+        _exchange_(crew, outgoing, incoming)
+
+
+def _mail(crew: Crew) -> list[list[Tensor]]:
+    return [[] for _ in range(crew.size)]
+
+
+def _exchange_(crew: Crew, outgoing: list[list[Tensor]], incoming: list[list[Tensor]]) -> None:
+    """Send every rank its tensors and receive from every rank, all in one message each."""
+    device = crew.mesh.device_type
+    given, taken = ([sum(map(_size, x)) for x in mail] for mail in (outgoing, incoming))
+    sent = torch.empty(sum(given), dtype=torch.uint8, device=device)
+    received = torch.empty(sum(taken), dtype=torch.uint8, device=device)
+    for piece, X in _pieces(sent, outgoing):
+        piece.copy_(X)
+    dist.all_to_all_single(received, sent, taken, given, group=crew.group)
+    for piece, X in _pieces(received, incoming):
+        X.copy_(piece)
+
+
+def _pieces(message: Tensor, mail: list[list[Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Each tensor with its place in the message."""
+    start = 0
+    for X in (X for tensors in mail for X in tensors):
+        place = message[start : start + X.numel() * X.element_size()]
+        yield place.view(X.dtype).view(X.shape), X
+        start += _size(X)
+
+
+def _size(X: Tensor) -> int:
+    """The bytes that a tensor takes in a message."""
+    return -(-X.numel() * X.element_size() // _ALIGNMENT) * _ALIGNMENT
+
+
+def _group(mesh: DeviceMesh, members: list[int]) -> dist.ProcessGroup:
+    """A process group of all ranks of a mesh: one that is there, or else a new one."""
+    if mesh.ndim == 1:
+        return mesh.get_group()
+    if members == list(range(dist.get_world_size())):
+        world = dist.group.WORLD
+        assert world is not None
+        return world
+    group = dist.new_group(members, use_local_synchronization=True)
+    assert isinstance(group, dist.ProcessGroup)
+    return group
+
+
+def _coordinates(sizes: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    for i in range(math.prod(sizes)):
+        yield tuple(int(x) for x in torch.unravel_index(torch.tensor(i), sizes))
+
+
+def _cuts(placement: Placement) -> bool:
+    return not isinstance(placement, Replicate)
+
+
+def _block(
+    shape: Sequence[int],
+    sizes: Sequence[int],
+    placements: Sequence[Placement],
+    coordinate: Sequence[int],
+) -> Block:
+    """The block of the rank at a coordinate of a mesh of the given sizes."""
+    ranges = [(0, size) for size in shape]
+    cuts: dict[int, list[Cut]] = {}
+    for placement, count, i in zip(placements, sizes, coordinate, strict=True):
+        if _cuts(placement):
+            cuts.setdefault(_dim(placement), []).append((placement, count, i))
+    for dim, some in cuts.items():
+        if all(isinstance(placement, Shard) for placement, _, _ in some):
+            for _, count, i in some:
+                ranges[dim] = _chunk(*ranges[dim], count, i)
+        else:
+            ranges[dim] = _strided(shape[dim], some)
+    return tuple(slice(start, stop) for start, stop in ranges)
+
+
+def _dim(placement: Placement) -> int:
+    """The dimension of the tensor that a placement cuts."""
+    dim = getattr(placement, "dim", None)
+    if not isinstance(dim, int):
+        raise TypeError(
+            "a parameter must be Shard or Replicate on every dimension of its mesh, got "
+            f"{placement}; redistribute it"
+        )
+    return dim
+
+
+def _chunk(start: int, stop: int, count: int, i: int) -> tuple[int, int]:
+    """The i-th of the chunks that torch.chunk makes; the last ones may be smaller, or empty."""
+    size = -(-(stop - start) // count)
+    return min(start + i * size, stop), min(start + (i + 1) * size, stop)
+
+
+def _strided(length: int, cuts: list[Cut]) -> tuple[int, int]:
+    """The range left of a dimension that is cut more than once, the later mesh dimension first.
+
+    FSDP over tensor parallelism does that. torch says which entries go where.
+    """
+    found = torch.arange(length)
+    for placement, count, i in cuts:
+        along = type(placement)(0, **_factor(placement))  # type: ignore[call-arg]
+        pieces, _ = along._split_tensor(found, count, with_padding=False)  # type: ignore[attr-defined]
+        found = pieces[i]
+    start = int(found[0]) if len(found) else 0
+    if not torch.equal(found, torch.arange(start, start + len(found))):
+        raise NotImplementedError(
+            f"a shard must be one piece of its dimension, got {found.tolist()} of {length}"
+        )
+    return start, start + len(found)
+
+
+def _factor(placement: Placement) -> dict[str, int]:
+    factor = getattr(placement, "split_factor", None)
+    return {} if factor is None else {"split_factor": factor}

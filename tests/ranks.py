@@ -1,0 +1,63 @@
+"""Real processes for the tests: `run(size, function, …)` starts them and ends them in any case."""
+
+import os
+import socket
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+LIMIT = 100  # seconds; nothing here takes a fifth of it on a quiet machine
+
+
+def run(size: int, function: Callable[..., Any], *args: Any) -> list[Any]:
+    """What the function returns on each of so many ranks; an error of any of them is raised."""
+    mp.get_context("forkserver").set_forkserver_preload(["torch", "torch.distributed.tensor"])
+    with tempfile.TemporaryDirectory() as folder:
+        context = mp.start_processes(
+            _rank,
+            (size, _free_port(), folder, function, args),
+            nprocs=size,
+            join=False,
+            start_method="forkserver",
+        )
+        deadline = time.monotonic() + LIMIT
+        try:
+            while not context.join(timeout=1):
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"{function.__name__} did not end within {LIMIT} s")
+        finally:
+            for process in context.processes:
+                if process.is_alive():
+                    process.kill()
+                process.join()
+        return [torch.load(Path(folder) / str(r), weights_only=False) for r in range(size)]
+
+
+def _rank(rank: int, size: int, port: int, folder: str, function: Any, args: Any) -> None:
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    limit = timedelta(seconds=LIMIT)
+    dist.init_process_group("gloo", rank=rank, world_size=size, timeout=limit)
+    try:
+        torch.save(function(*args), Path(folder) / str(rank))
+    except BaseException:
+        traceback.print_exc()
+        raise
+    dist.destroy_process_group()
+
+
+def _free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])

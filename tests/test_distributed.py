@@ -1,0 +1,341 @@
+"""A step over several ranks is the step of a single process."""
+
+import warnings
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.optim import Optimizer
+from torch.testing import assert_close
+
+from deva_optim import distributed
+from optimizers import MATRIX, OPTIMIZERS
+from ranks import run
+
+Gradients = Callable[[int], list[Tensor | None]]
+
+STEPS = 25
+# Sides that no number of ranks divides, fewer rows than ranks, stacks, convolutions, vectors.
+SHAPES = ((7, 5), (5, 7), (3, 4), (3, 5, 4), (4, 2, 3, 3), (9,), (3,), (1, 4))
+TWINS = ((7, 5), (7, 5), (7, 5), (6, 6), (6, 6), (5,), (5,))
+OPTIONS: dict[str, Any] = {"lr": 2**-6, "weight_decay": 0.125, "refresh_every": 4}
+LAYOUTS: dict[str, tuple[tuple[int, ...], tuple[Any, ...]]] = {
+    "rows": ((-1,), (Shard(0),)),
+    "columns": ((-1,), (Shard(1),)),
+    "replicated": ((-1,), (Replicate(),)),
+    "hybrid": ((2, -1), (Replicate(), Shard(0))),
+    "rows-columns": ((2, -1), (Shard(0), Shard(1))),
+    "columns-replicated": ((2, -1), (Shard(1), Replicate())),
+    "rows-rows": ((2, -1), (Shard(0), Shard(0))),
+}
+FEW = ("deva", "soap", "splus", "muon")
+
+
+def weights(shapes: Any = SHAPES, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(shape, generator=generator, dtype=dtype) for shape in shapes]
+
+
+def gradients(like: list[Tensor], step: int) -> list[Tensor | None]:
+    generator = torch.Generator().manual_seed(step)
+    return [torch.randn(x.shape, generator=generator, dtype=x.dtype) for x in like]
+
+
+def build(name: str, params: Any, **options: Any) -> Optimizer:
+    group = {"params": list(params), **OPTIONS, **options}
+    ranks = {key: group.pop(key) for key in ("process_group",) if key in group}
+    return OPTIMIZERS[name]([group], **ranks)
+
+
+def mesh(layout: str) -> DeviceMesh:
+    sizes, _ = LAYOUTS[layout]
+    rest = dist.get_world_size() // (2 if len(sizes) > 1 else 1)
+    return init_device_mesh("cpu", tuple(rest if size < 0 else size for size in sizes))
+
+
+def placed(X: Tensor, on: DeviceMesh, layout: str) -> DTensor:
+    """X as the layout has it; a vector has no columns and is repeated."""
+    _, placements = LAYOUTS[layout]
+    fitting = [Replicate() if getattr(p, "dim", 0) >= X.ndim else p for p in placements]
+    return distribute_tensor(X.clone(), on, fitting, src_data_rank=None)
+
+
+def shared(
+    name: str, start: list[Tensor], layout: str, **options: Any
+) -> tuple[list[nn.Parameter], Optimizer, Callable[[Tensor], Tensor]]:
+    """Parameters that all ranks share, their optimizer, and what lays out a gradient."""
+    if layout == "ddp":
+        params = [nn.Parameter(x.clone()) for x in start]
+        return params, build(name, params, process_group=dist.group.WORLD, **options), Tensor.clone
+    on = mesh(layout)
+    params = [nn.Parameter(placed(x, on, layout)) for x in start]
+    return params, build(name, params, **options), lambda g: placed(g, on, layout)
+
+
+def advance(
+    params: list[nn.Parameter],
+    optimizer: Optimizer,
+    lay: Callable[[Tensor], Tensor],
+    history: list[list[Tensor | None]],
+) -> None:
+    for grads in history:
+        for p, g in zip(params, grads, strict=True):
+            p.grad = None if g is None else lay(g)
+        optimizer.step()
+
+
+def whole(params: list[nn.Parameter]) -> list[Tensor]:
+    return [(p.full_tensor() if isinstance(p, DTensor) else p).detach().clone() for p in params]
+
+
+def alone(name: str, start: list[Tensor], history: Any, **options: Any) -> list[Tensor]:
+    params = [nn.Parameter(x.clone()) for x in start]
+    advance(params, build(name, params, **options), Tensor.clone, history)
+    return whole(params)
+
+
+def together(
+    name: str, start: list[Tensor], history: Any, layout: str, **options: Any
+) -> list[Tensor]:
+    params, optimizer, lay = shared(name, start, layout, **options)
+    advance(params, optimizer, lay, history)
+    return whole(params)
+
+
+def past(start: list[Tensor], steps: int = STEPS) -> list[list[Tensor | None]]:
+    return [gradients(start, step) for step in range(steps)]
+
+
+# Trajectories ------------------------------------------------------------------------------------
+
+
+@cache
+def expected(name: str) -> list[Tensor]:
+    start = weights()
+    return alone(name, start, past(start), foreach=False)
+
+
+def trajectories(cases: list[tuple[str, str]]) -> list[list[Tensor]]:
+    start = weights()
+    return [together(name, start, past(start), layout, foreach=False) for name, layout in cases]
+
+
+@pytest.mark.parametrize(
+    ("size", "names", "layouts"),
+    [
+        (1, FEW, ("rows", "ddp")),
+        (2, tuple(OPTIMIZERS), ("rows",)),
+        (2, MATRIX, ("ddp",)),
+        (2, FEW, ("columns", "replicated")),
+        (4, tuple(OPTIMIZERS), ("hybrid",)),
+        (4, FEW, ("rows", "ddp")),
+        (4, FEW[:2], ("columns", "rows-columns", "columns-replicated", "rows-rows")),
+    ],
+    ids=lambda x: x if isinstance(x, int) else "all" if len(x) > 5 else "-".join(x),
+)
+def test_ranks_together_take_the_step_of_one(
+    size: int, names: tuple[str, ...], layouts: tuple[str, ...]
+) -> None:
+    """One parameter at a time the arithmetic is the same, and so is every bit of a matrix."""
+    cases = [(name, layout) for name in names for layout in layouts]
+    for found in run(size, trajectories, cases):
+        for (name, layout), ours in zip(cases, found, strict=True):
+            for X, Y in zip(ours, expected(name), strict=True):
+                # Only the mean of V in DeVA-ℓ∞'s ε is summed in another order; that is 1e-8 of V.
+                atol = 1e-6 if X.ndim < 2 else 0.0
+                assert_close(X, Y, rtol=0, atol=atol, msg=f"{name}, {layout}: {X - Y}")
+
+
+def batched(names: tuple[str, ...], dtype: torch.dtype) -> list[list[Tensor]]:
+    start = weights(TWINS, dtype)
+    return [together(name, start, past(start), "rows", sides="short") for name in names]
+
+
+def test_matrices_of_one_shape_may_be_stacked_otherwise() -> None:
+    """A batch of two rounds otherwise than one of three; on the short side nothing hangs on it."""
+    start = weights(TWINS, torch.float64)
+    for found in run(2, batched, MATRIX, torch.float64):
+        for name, ours in zip(MATRIX, found, strict=True):
+            theirs = alone(name, start, past(start), sides="short")
+            # float64 rounds by 1e-16; 25 steps on numbers of order one.
+            assert_close(ours, theirs, rtol=0, atol=1e-10, msg=f"{name}: {ours} {theirs}")
+
+
+def large_eps(layouts: tuple[str, ...]) -> list[list[Tensor]]:
+    start = weights()
+    return [together("deva", start, past(start), layout, eps=0.25) for layout in layouts]
+
+
+def test_eps_is_relative_to_the_mean_of_the_whole() -> None:
+    """A mean over a shard would differ by much, and ε = 1/4 shows it."""
+    start, layouts = weights(), ("rows", "hybrid", "rows-rows")
+    theirs = alone("deva", start, past(start), eps=0.25)
+    for found in run(4, large_eps, layouts):
+        for ours in found:
+            # The mean rounds by 1e-7, and each of 25 steps moves by lr = 1/64.
+            assert_close(ours, theirs, rtol=0, atol=1e-6)
+
+
+def in_rounds(names: tuple[str, ...]) -> list[list[Tensor]]:
+    distributed.BUCKET = 40  # one or two matrices a round
+    return trajectories([(name, layout) for name in names for layout in ("rows", "ddp")])
+
+
+def test_rounds_do_not_matter() -> None:
+    for found in run(2, in_rounds, FEW):
+        theirs = [expected(name) for name in FEW for _ in ("rows", "ddp")]
+        assert_close(found, theirs, rtol=0, atol=1e-6)  # as above
+
+
+# Gradients that are absent or not finite ---------------------------------------------------------
+
+
+def with_gaps(start: list[Tensor]) -> list[list[Tensor | None]]:
+    """Parameters that sit out a step now and then, and one that is frozen."""
+    history = past(start, 9)
+    return [
+        [g if (k + i) % 3 and i else None for i, g in enumerate(grads)]
+        for k, grads in enumerate(history)
+    ]
+
+
+def gaps(layout: str) -> tuple[list[Tensor], int]:
+    start = weights()
+    params, optimizer, lay = shared("deva", start, layout, foreach=False)
+    advance(params, optimizer, lay, with_gaps(start))
+    return whole(params), len(optimizer.state.get(params[0], ()))
+
+
+@pytest.mark.parametrize("layout", ["rows", "ddp"])
+def test_parameters_may_sit_out(layout: str) -> None:
+    start = weights()
+    theirs = alone("deva", start, with_gaps(start), foreach=False)
+    for ours, kept in run(2, gaps, layout):
+        assert_close(ours, theirs, rtol=0, atol=1e-6)  # as above
+        assert kept == 0
+
+
+def on_some_ranks() -> list[Tensor]:
+    """Rank 0 has no gradients: its rows count as zero."""
+    start = weights()
+    params, optimizer, lay = shared("deva", start, "rows", foreach=False)
+    for step in range(6):
+        for p, g in zip(params, gradients(start, step), strict=True):
+            p.grad = lay(g) if dist.get_rank() else None
+        optimizer.step()
+    return whole(params)
+
+
+def test_shards_without_gradient_count_as_zero() -> None:
+    start = weights()
+    history = past(start, 6)
+    for grads in history:
+        for g in grads:
+            g[: -(-len(g) // 2)] = 0  # the rows of rank 0
+    theirs = alone("deva", start, history, foreach=False)
+    for ours in run(2, on_some_ranks):
+        assert_close(ours, theirs, rtol=0, atol=1e-6)  # as above
+
+
+def replica_without_gradient() -> str:
+    params, optimizer, lay = shared("muon", weights(), "ddp")
+    for p, g in zip(params, gradients(params, 0), strict=True):
+        p.grad = lay(g)
+    if dist.get_rank() == 1:
+        params[1].grad = None
+    with pytest.raises(RuntimeError) as error:
+        optimizer.step()
+    return str(error.value)
+
+
+def test_replicas_must_agree_on_who_has_a_gradient() -> None:
+    first, second = run(2, replica_without_gradient)
+    assert first == second
+    assert "has a gradient on 1 of the 2 ranks that hold it" in first
+
+
+def one_bad_rank(layout: str, nonfinite: str) -> tuple[list[Tensor], int, str]:
+    """One rank alone sees a NaN, in a matrix and in a vector."""
+    start = weights()
+    params, optimizer, lay = shared("deva", start, layout, nonfinite=nonfinite, foreach=False)
+    advance(params, optimizer, lay, past(start, 3))
+    for p, g in zip(params, gradients(start, 3), strict=True):
+        p.grad = lay(g)
+    if dist.get_rank() == dist.get_world_size() - 1:
+        for i in (0, 5):
+            grad = params[i].grad
+            (grad.to_local() if isinstance(grad, DTensor) else grad)[-1] = float("nan")
+    message = ""
+    with warnings.catch_warnings(record=True):
+        warnings.simplefilter("always")
+        try:
+            optimizer.step()
+        except FloatingPointError as error:
+            message = str(error)
+    return whole(params), optimizer.skipped, message
+
+
+@pytest.mark.parametrize("layout", ["rows", "ddp"])
+def test_a_bad_gradient_on_one_rank_is_skipped_by_all(layout: str) -> None:
+    start = weights()
+    history = past(start, 4)
+    history[3] = [None if i in (0, 5) else g for i, g in enumerate(history[3])]
+    theirs = alone("deva", start, history, foreach=False)
+    for ours, skipped, message in run(2, one_bad_rank, layout, "skip"):
+        assert_close(ours, theirs, rtol=0, atol=1e-6)  # as above
+        assert (skipped, message) == (2, "")
+
+
+@pytest.mark.parametrize("layout", ["rows", "ddp"])
+def test_a_bad_gradient_on_one_rank_stops_all(layout: str) -> None:
+    start = weights()
+    theirs = alone("deva", start, past(start, 3), foreach=False)
+    messages = set()
+    for ours, _, message in run(2, one_bad_rank, layout, "raise"):
+        assert_close(ours, theirs, rtol=0, atol=1e-6)  # nothing has been changed
+        messages.add(message)
+    assert len(messages) == 1
+    assert "is not finite; nothing has been changed" in messages.pop()
+
+
+# State -------------------------------------------------------------------------------------------
+
+
+def owned(layout: str) -> tuple[list[int], list[Tensor], list[Tensor], str]:
+    """Which matrices have state here; the averages of SPlus; and what copying says."""
+    start = weights()
+    params, optimizer, lay = shared("splus", start, layout, foreach=False)
+    advance(params, optimizer, lay, past(start, 6))
+    held = [
+        i
+        for i, p in enumerate(params[:5])
+        if not any(x.is_meta for x in optimizer.state[p].values())
+    ]
+    before = whole(params)
+    with optimizer.averaged():
+        averages = whole(params)
+    assert_close(whole(params), before, rtol=0, atol=0)
+    with pytest.raises(TypeError, match="cannot be copied or pickled") as error:
+        optimizer.__getstate__()
+    return held, before, averages, str(error.value)
+
+
+@pytest.mark.parametrize("layout", ["rows", "ddp"])
+def test_state_lives_with_its_owner_alone(layout: str) -> None:
+    start = weights()
+    params = [nn.Parameter(x.clone()) for x in start]
+    optimizer = build("splus", params, foreach=False)
+    advance(params, optimizer, Tensor.clone, past(start, 6))
+    with optimizer.averaged():
+        theirs = whole(params)
+    (first, *_), (second, *_) = found = run(2, owned, layout)
+    assert sorted(first + second) == list(range(5))
+    for _, before, averages, _ in found:
+        assert_close(before, whole(params), rtol=0, atol=0)
+        assert_close(averages, theirs, rtol=0, atol=0)
