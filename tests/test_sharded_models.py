@@ -73,6 +73,7 @@ def train(net: nn.Module, optimizer: torch.optim.Optimizer, ranks: int = 1, rank
         loss = nn.functional.cross_entropy(net(mine[:, :-1]).flatten(0, 1), mine[:, 1:].flatten())
         optimizer.zero_grad()
         loss.backward()
+        do.clip_grad_norm_(optimizer, 0.1)
         optimizer.step()
 
 

@@ -1,5 +1,6 @@
 """Checkpoints through torch.distributed.checkpoint: saved on N ranks, loaded on M, whole or cut."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -192,3 +193,29 @@ def test_no_rank_saves_much_more_than_its_share() -> None:
         kept, saved = (sum(x) for x in zip(*per_method, strict=True))
         assert saved <= kept  # nothing twice
         assert max(x for _, x in per_method) <= 0.65 * saved  # 3 rows on 2 ranks, and the like
+
+
+# A rank is lost ----------------------------------------------------------------------------------
+
+
+def lost(folder: str) -> str:
+    """Rank 1 dies between two steps; rank 0 says what it hears of it."""
+    model, optimizer = made("deva", "rows")
+    go_on(model, optimizer, 0)
+    dcp.save(saved(model, optimizer, flat=False), checkpoint_id=f"{folder}/deva-{STEPS}")
+    dist.barrier()
+    if dist.get_rank() == 1:
+        os._exit(0)
+    with pytest.raises(RuntimeError) as error:
+        go_on(model, optimizer, STEPS)
+    return str(error.value)
+
+
+def test_a_lost_rank_stops_the_others_and_the_checkpoint_loads(tmp_path: Path) -> None:
+    message, nothing = run(2, lost, str(tmp_path))
+    assert message
+    assert nothing is None
+    start = weights()
+    (((*ours,),),) = run(1, leg, ("deva",), "rows", str(tmp_path), STEPS, False)
+    theirs = alone("deva", start, past(start, 2 * STEPS), foreach=False)
+    assert_close(ours, theirs, rtol=0, atol=1e-6)  # as above

@@ -1,5 +1,6 @@
 """DeVA and every optimizer that its paper compares with, on one engine, drop-in for torch.optim."""
 
+from .clipping import clip_grad_norm_
 from .directions import msign
 from .methods import METHODS
 from .routing import describe, param_groups
@@ -32,6 +33,7 @@ __all__ = [
     "SPlus",
     "Shampoo",
     "Signum",
+    "clip_grad_norm_",
     "describe",
     "msign",
     "param_groups",

@@ -67,6 +67,13 @@ class Fleet(Roster):
             for some in self._rounds(matrices):
                 yield from self._matrices(crew, some)
 
+    def squared_norms(self, members: list[Member]) -> dict[Tensor, float]:
+        """The squared norm of every gradient that any rank has."""
+        present, squares = self._agree(members, {m.param: _local_grad(m) for m in members})
+        copies = [self._spreads[m.param].copies for m in present]
+        pairs = zip(present, squares.tolist(), copies, strict=True)
+        return {m.param: square / count for m, square, count in pairs}
+
     def spread_state(self, members: list[Member], state: State) -> dict[Tensor, dict[str, Any]]:
         """The state of the members as a checkpoint has it."""
         return spread_state(self, members, state)
@@ -180,14 +187,14 @@ class Fleet(Roster):
 
 
 def _local_grad(m: Member) -> Tensor | None:
-    """This rank's block of a gradient, laid out as the parameter is."""
+    """This rank's block of a gradient, which is laid out as the parameter is if it was not."""
     param, grad = m.param, m.param.grad
     if grad is None:
         return None
     check_gradient(grad, m.name)
     if isinstance(grad, DTensor) and isinstance(param, DTensor):
         if grad.placements != param.placements:
-            grad = grad.redistribute(param.device_mesh, param.placements)
+            param.grad = grad = grad.redistribute(param.device_mesh, param.placements)
         return grad.to_local()
     return grad
 

@@ -15,9 +15,9 @@ from .layout import Part, parts, whole
 from .methods import METHODS, Method, method_of
 from .ownership import Member
 from .schedule import phases, refresh_cost
-from .screen import screen
+from .screen import screen, squared_norms
 from .skips import SkipLog
-from .stack import Entry, Stack, apply_, stacks
+from .stack import Entry, Stack, apply_, compute_dtype, stacks
 from .state import initial_state, unwrap_, wrapped
 from .telemetry import Telemetry, looks_at_gradient, read
 from .validation import as_list, check_gradient, check_group, check_parameter
@@ -173,6 +173,20 @@ class Engine(Optimizer):
                 _advance_(stack)
         return loss
 
+    @torch.no_grad()
+    def squared_norms(self) -> dict[Tensor, float]:
+        """The squared norm of every gradient, over all ranks, which must all ask for it."""
+        kinds: defaultdict[tuple[Any, ...], list[Any]] = defaultdict(list)
+        for _, p, _ in self._own_members():
+            kinds[p.device, compute_dtype(p)].append(p)
+        found: dict[Tensor, float] = {}
+        for (_, dtype), params in kinds.items():
+            squares = squared_norms([p.grad for p in params], dtype)
+            found.update(zip(params, squares.tolist(), strict=True))
+        if self._fleet is not None:
+            found |= self._fleet.squared_norms(self._shared())
+        return found
+
     def state_dict(self) -> StateDict:
         """The state; where ranks share parameters as DTensors, which all ranks must ask for."""
         if self._fleet is None:
@@ -219,12 +233,7 @@ class Engine(Optimizer):
 
     def _entries(self) -> Iterator[Entry]:
         """The parameters that have a gradient, all gradients checked before any state is made."""
-        members = [
-            (group, p, name)
-            for i, group in enumerate(self.param_groups)
-            for p, name in zip(group["params"], _names(group, i), strict=True)
-            if p.grad is not None and (self._fleet is None or p not in self._fleet)
-        ]
+        members = self._own_members()
         for _, p, name in members:
             check_gradient(p.grad, name)
         phase = self._phases() if any(not self.state[p] for _, p, _ in members) else {}
@@ -253,6 +262,15 @@ class Engine(Optimizer):
                     p.grad is not None and bool(grad.isfinite().all())
                 ):
                     yield entry
+
+    def _own_members(self) -> list[tuple[dict[str, Any], Any, str]]:
+        """The parameters that have a gradient and are not shared with other ranks."""
+        return [
+            (group, p, name)
+            for i, group in enumerate(self.param_groups)
+            for p, name in zip(group["params"], _names(group, i), strict=True)
+            if p.grad is not None and (self._fleet is None or p not in self._fleet)
+        ]
 
     def _share(self, params: list[Tensor]) -> None:
         """Tell the fleet, which is there only if somebody needs it, of new parameters."""

@@ -1,0 +1,84 @@
+"""Clipping by group; over several ranks in `test_sharded_models.py`."""
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+import deva_optim as do
+
+
+def model() -> tuple[do.DeVA, list[nn.Parameter]]:
+    params = [
+        nn.Parameter(torch.randn(4, 4)),
+        nn.Parameter(torch.randn(3, 5)),
+        nn.Parameter(torch.randn(7)),
+    ]
+    for p in params:
+        p.grad = torch.randn_like(p)
+    groups = [{"params": params[:2], "role": "matrix"}, {"params": params[2:], "role": "vector"}]
+    return do.DeVA(groups), params
+
+
+def unit(X: torch.Tensor) -> torch.Tensor:
+    return X / X.norm()
+
+
+def test_each_group_is_clipped_by_its_own_norm() -> None:
+    optimizer, params = model()
+    params[0].grad *= 1e6  # a spike in a matrix
+    before = [p.grad.clone() for p in params]
+    expected = [
+        float(torch.stack([g.norm() for g in gs]).norm()) for gs in (before[:2], before[2:])
+    ]
+    found = do.clip_grad_norm_(optimizer, 2.0)
+    assert found == pytest.approx(expected, rel=1e-6)  # the rounding of a norm
+    for p, g, norm in zip(params, before, (found[0], found[0], found[1]), strict=True):
+        assert_close(p.grad, g * min(1.0, 2.0 / norm))
+
+
+def test_small_gradients_are_left_alone() -> None:
+    optimizer, params = model()
+    before = [p.grad.clone() for p in params]
+    do.clip_grad_norm_(optimizer, 1e3)
+    assert_close([p.grad for p in params], before, rtol=0, atol=0)
+
+
+def test_a_bad_gradient_costs_the_others_nothing() -> None:
+    optimizer, params = model()
+    params[0].grad[0, 0] = float("inf")
+    params[2].grad = None
+    before = params[1].grad.clone()
+    found = do.clip_grad_norm_(optimizer, 0.5)
+    assert found == pytest.approx([float(before.norm()), 0.0], rel=1e-6)
+    assert_close(params[1].grad, before * 0.5 / before.norm())
+    assert params[0].grad.isinf().sum() == 1
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, float("nan")])
+def test_the_norm_must_be_positive(bad: float) -> None:
+    with pytest.raises(ValueError, match="max_norm must be above 0, got"):
+        do.clip_grad_norm_(model()[0], bad)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [partial(do.DeVASinf, sides="short"), do.Muon, do.DeVALinf],
+    ids=["deva", "muon", "linf"],
+)
+def test_a_constant_factor_changes_no_scale_invariant_update(optimizer: Any) -> None:
+    start, ends = torch.randn(4, 6), []
+    directions = [unit(torch.randn(4, 6)) for _ in range(6)]
+    for clip in (False, True):
+        p = nn.Parameter(start.clone())
+        ours = optimizer([p], lr=0.1)
+        for g in directions:
+            p.grad = 8 * g
+            if clip:
+                do.clip_grad_norm_(ours, 0.5)  # always by 1/16
+            ours.step()
+        ends.append(p.detach())
+    assert_close(*ends, rtol=0, atol=1e-5)  # the norm, and so the factor, rounds by 1e-7
