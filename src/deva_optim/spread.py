@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.placement_types import Placement
 
 Block = tuple[slice, ...]
@@ -64,6 +64,7 @@ class Spread:
             tuple(i for i, placement in zip(at, placements, strict=True) if not _cuts(placement))
             for at in crew.coordinates
         ]
+        self._sources: dict[int, list[int]] = {}
 
     @property
     def mine(self) -> Block:
@@ -82,7 +83,11 @@ class Spread:
 
     def sources(self, owner: int) -> list[int]:
         """The other ranks of the owner's replica."""
-        return [r for r, x in enumerate(self.replicas) if x == self.replicas[owner] and r != owner]
+        if owner not in self._sources:
+            mine = self.replicas[owner]
+            found = [r for r, x in enumerate(self.replicas) if x == mine and r != owner]
+            self._sources[owner] = found
+        return self._sources[owner]
 
     def wrap(self, local: Tensor) -> Tensor:
         """This rank's block as a DTensor."""
@@ -206,7 +211,7 @@ def _block(
         if _cuts(placement):
             cuts.setdefault(_dim(placement), []).append((placement, count, i))
     for dim, some in cuts.items():
-        if all(isinstance(placement, Shard) for placement, _, _ in some):
+        if not any(_factor(placement) for placement, _, _ in some):
             for _, count, i in some:
                 ranges[dim] = _chunk(*ranges[dim], count, i)
         else:

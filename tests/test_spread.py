@@ -1,0 +1,53 @@
+"""Which block of a tensor each rank has, without any ranks."""
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.tensor import Partial, Replicate, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
+
+from deva_optim.spread import _block
+
+
+def blocks(shape: tuple[int, ...], sizes: tuple[int, ...], placements: Any) -> list[Any]:
+    return [_block(shape, sizes, placements, at) for at in itertools.product(*map(range, sizes))]
+
+
+@pytest.mark.parametrize("length", range(1, 10))
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_shards_are_those_of_torch_chunk(length: int, count: int) -> None:
+    found = [range(length)[block[0]] for block in blocks((length,), (count,), (Shard(0),))]
+    theirs = [chunk.tolist() for chunk in torch.arange(length).chunk(count)]
+    assert [list(x) for x in found] == theirs + [[]] * (count - len(theirs))
+
+
+@pytest.mark.parametrize(
+    "placements",
+    [
+        (Shard(0), Shard(1)),
+        (Shard(1), Shard(0)),
+        (Shard(0), Shard(0)),
+        (Shard(1), Replicate()),
+        (_StridedShard(0, split_factor=2), Shard(0)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("shape", [(8, 4), (7, 5), (3, 2), (1, 6)])
+def test_every_entry_is_in_one_block_of_a_copy(shape: tuple[int, int], placements: Any) -> None:
+    copies = 2 if Replicate() in placements else 1
+    seen = torch.zeros(shape)
+    for block in blocks(shape, (2, 2), placements):
+        seen[block] += 1
+    assert (seen == copies).all()
+
+
+def test_fsdp_over_tensor_parallelism_cuts_the_later_dimension_first() -> None:
+    found = blocks((8,), (2, 2), (_StridedShard(0, split_factor=2), Shard(0)))
+    assert found == [(slice(0, 2),), (slice(4, 6),), (slice(2, 4),), (slice(6, 8),)]
+
+
+def test_a_partial_parameter_is_refused() -> None:
+    with pytest.raises(TypeError, match="must be Shard or Replicate .* redistribute it"):
+        _block((4,), (2,), (Partial(),), (0,))
