@@ -80,12 +80,16 @@ def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path, optimizer, cut):
 def test_weights_after_a_resume_are_those_of_the_whole_run(tmp_path):
     settings = settings_of()
     task = make_task(settings, lambda text: None)
-    result_of(settings, keeping=Keeping(tmp_path / "whole", every_steps=12))
-    result_of(settings, keeping=Keeping(tmp_path / "cut", every_steps=7), stopping=lambda: False)
+    result_of(settings, keeping=Keeping(tmp_path / "whole"))
+    steps = iter(range(1, 13))
+    stopped = result_of(
+        settings, keeping=Keeping(tmp_path / "cut"), stopping=lambda: next(steps) == 7
+    )
+    assert stopped["status"] == "stopped"
     run = Run(settings, task)
     run.restore(checkpoint.load(tmp_path / "cut", "cpu"))
     assert run.progress.step == 7
-    result_of(settings, keeping=Keeping(tmp_path / "cut", every_steps=12), resume=True)
+    result_of(settings, keeping=Keeping(tmp_path / "cut"), resume=True)
     a, b = (checkpoint.load(tmp_path / name, "cpu") for name in ("whole", "cut"))
     assert a is not None
     assert b is not None
@@ -100,7 +104,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path):
     newest.write_bytes(newest.read_bytes()[:-200])
     state = checkpoint.load(tmp_path, "cpu")
     assert state is not None
-    assert state["progress"]["step"] == 5
+    assert state["progress"]["step"] == 10
     older.write_bytes(b"")
     with pytest.raises(UsageError, match="no checkpoint .* can be read"):
         checkpoint.load(tmp_path, "cpu")
