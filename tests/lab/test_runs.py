@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 
 import pytest
 import torch
@@ -50,6 +51,14 @@ def test_the_same_settings_give_the_same_run_and_another_seed_another():
     a, b = result_of(settings_of()), result_of(settings_of())
     assert comparable(a) == comparable(b)
     assert result_of(settings_of(seed=1))["curve"]["loss"] != a["curve"]["loss"]
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
+def test_a_compiled_run_follows_the_plain_one():
+    plain, compiled = (result_of(settings_of(compile=on))["curve"] for on in (False, True))
+    # Fused kernels round otherwise, by 1e-7 a step; Newton–Schulz may carry it on tenfold.
+    assert compiled["loss"] == pytest.approx(plain["loss"], rel=1e-4)
+    assert compiled["train_loss"][1:] == pytest.approx(plain["train_loss"][1:], rel=1e-4)
 
 
 def test_every_optimizer_sees_the_same_start_and_the_same_batches():
