@@ -120,7 +120,7 @@ def test_names_of_the_data_folder_need_it(tmp_path: Path, monkeypatch: pytest.Mo
     ):
         check_corpus("shakespeare", 4096)
     monkeypatch.setenv("DEVA_DATA", str(tmp_path))
-    with pytest.raises(UsageError, match="needs the file tinyshakespeare.txt in DEVA_DATA"):
+    with pytest.raises(UsageError, match="needs tinyshakespeare.txt in DEVA_DATA"):
         check_corpus("shakespeare", 4096)
     (tmp_path / "tinyshakespeare.txt").touch()
     check_corpus("shakespeare", 4096)

@@ -8,6 +8,7 @@ from typing import Final
 
 from ..errors import UsageError, unknown
 from .documents import require
+from .folder import in_data_folder
 from .image_folders import archive_images, folder_images, is_image
 from .image_set import Images, Report, silent
 from .image_sources import (
@@ -20,7 +21,6 @@ from .image_sources import (
     fetched,
     tile_files,
 )
-from .text_sources import data_folder
 
 __all__ = ["NAMES", "Images", "check_images", "load_images", "side_by_name"]
 
@@ -89,25 +89,13 @@ def side_by_name(name: str) -> int | None:
 def _path_of(name: str) -> Path:
     """Where the images of a name that is not `digits` or on the hub are."""
     if name in IN_DATA_FOLDER:
-        return _in_data_folder(name)
+        return in_data_folder(name, IN_DATA_FOLDER[name])
     path = Path(name).expanduser()
     if path.exists():
         return path
     if os.sep in name or "." in name:
         raise UsageError(f"there is no folder or file of images at {name}")
     raise unknown("images", name, NAMES)
-
-
-def _in_data_folder(name: str) -> Path:
-    folder, entry = data_folder(), IN_DATA_FOLDER[name]
-    if folder is None:
-        raise UsageError(
-            f"{name} is read from the folder that the environment variable DEVA_DATA names, "
-            f"which is not set: set it to the folder that holds {entry}"
-        )
-    if not (folder / entry).exists():
-        raise UsageError(f"{name} needs {entry} in DEVA_DATA, and {folder} has none")
-    return folder / entry
 
 
 def _check_tiles(folder: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Protocol
 from ..atomic import replacing
 from ..errors import UsageError, unknown
 from .documents import Texts, format_of, require
+from .folder import in_data_folder
 
 Report = Callable[[str], None]
 
@@ -111,7 +112,7 @@ def find_source(name: str) -> Source:
     if head in ON_HUB:
         return HubSource(name, ON_HUB[head], _documents(name, count))
     if name in IN_DATA_FOLDER:
-        return LocalSource(name, Texts((_in_data_folder(name),)))
+        return LocalSource(name, Texts((in_data_folder(name, IN_DATA_FOLDER[name]),)))
     files = find_files(name)
     if not files:
         raise missing(name)
@@ -155,24 +156,6 @@ def _library_files(root: Path) -> Iterator[Path]:
         for name in names:
             if name.endswith(".py") and not name.startswith(SKIPPED_PREFIX):
                 yield Path(folder, name)
-
-
-def data_folder() -> Path | None:
-    """The folder that DEVA_DATA names, if it is set."""
-    folder = os.environ.get("DEVA_DATA")
-    return Path(folder).expanduser() if folder else None
-
-
-def _in_data_folder(name: str) -> Path:
-    folder, file = data_folder(), IN_DATA_FOLDER[name]
-    if folder is None:
-        raise UsageError(
-            f"{name} is read from the folder that the environment variable DEVA_DATA names, "
-            f"which is not set: set it to the folder that holds {file}"
-        )
-    if not (folder / file).is_file():
-        raise UsageError(f"{name} needs the file {file} in DEVA_DATA, and {folder} has none")
-    return folder / file
 
 
 def _documents(name: str, count: str) -> int:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ..errors import UsageError
 from .documents import require
-from .text_sources import data_folder
+from .folder import data_folder
 
 if TYPE_CHECKING:
     import tiktoken
