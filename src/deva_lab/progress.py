@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
@@ -51,9 +52,16 @@ class Times:
             del column[:-TIMED]
 
     def milliseconds(self) -> dict[str, float]:
-        """The median of each."""
+        """The median of each: of a usual step."""
+        return self._each(statistics.median)
+
+    def mean_milliseconds(self) -> dict[str, float]:
+        """The mean of each: with what is done in some steps only, such as refreshes."""
+        return self._each(statistics.fmean)
+
+    def _each(self, typical: Callable[[list[float]], float]) -> dict[str, float]:
         columns = asdict(self).items()
-        return {name: round(1e3 * statistics.median(c or [0.0]), 4) for name, c in columns}
+        return {name: round(1e3 * typical(column or [0.0]), 4) for name, column in columns}
 
 
 @dataclass
@@ -65,6 +73,7 @@ class Progress:
     seconds: float = 0.0  # of training, without validation
     curve: Curve = field(default_factory=Curve)
     times: Times = field(default_factory=Times)
+    telemetry: list[dict[str, Any]] = field(default_factory=list)  # "step" and "matrices"
 
     def saved(self) -> dict[str, Any]:
         """The record as a checkpoint has it."""
@@ -75,4 +84,5 @@ class Progress:
         """The record that a checkpoint has; a run that was stopped is running again."""
         curve, times = Curve(**saved["curve"]), Times(**saved["times"])
         status: Status = "running" if saved["status"] == "stopped" else saved["status"]
-        return cls(saved["step"], status, saved["seconds"], curve, times)
+        telemetry = saved.get("telemetry", [])
+        return cls(saved["step"], status, saved["seconds"], curve, times, telemetry)

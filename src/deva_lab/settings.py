@@ -31,12 +31,13 @@ class RunSettings:
     device: str = "cpu"
     dtype: DType = "float32"
     compile: bool = False
+    telemetry: tuple[int, ...] = ()  # the steps after which the optimizer's telemetry is kept
 
     @property
     def id(self) -> str:
         """A name for files: what one looks for first, then a hash of everything."""
         plain = "".join(c if c.isalnum() or c in "-.=" else "_" for c in self.optimizer)
-        data = json.dumps(asdict(self), sort_keys=True).encode()
+        data = json.dumps(self.saved(), sort_keys=True).encode()
         digest = hashlib.blake2b(data, digest_size=4).hexdigest()
         return f"{plain}-lr{self.lr:g}-seed{self.seed}-{digest}"
 
@@ -51,8 +52,12 @@ class RunSettings:
         return step % self.evaluate_every == 0 or step == self.steps
 
     def saved(self) -> dict[str, Any]:
-        """The record as JSON has it."""
-        return asdict(self)
+        """The record as JSON has it; telemetry is left out where none is wanted.
+
+        So the names of runs without it are those that they had before there was any.
+        """
+        saved = asdict(self)
+        return saved if self.telemetry else {k: v for k, v in saved.items() if k != "telemetry"}
 
     def changed(self, **changes: Any) -> RunSettings:
         """The record with some fields replaced."""

@@ -13,6 +13,8 @@ from typing import Any, Final, cast
 import torch
 from torch import nn
 
+from deva_optim.engine import Engine
+
 from . import checkpoint
 from .ahead import Ahead
 from .entrants import Entrant
@@ -101,6 +103,8 @@ class Run:
         if settings.compile:
             self.compute = cast(nn.Module, torch.compile(self.model))
         self.optimizer = Entrant.parse(settings.optimizer).build(self.model, settings.lr)
+        if settings.telemetry and not isinstance(self.optimizer, Engine):
+            raise UsageError(f"{settings.optimizer} has no telemetry: record that of another one")
         self.rates = [float(group["lr"]) for group in self.optimizer.param_groups]
         self.losses = torch.zeros((), device=settings.device)  # their sum since the evaluation
         self.autocast = (
@@ -127,11 +131,21 @@ class Run:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip)
         self.optimizer.step()
         optimizer = self.clock() - began
-        self.optimizer.zero_grad()
         self.progress.step += 1
+        if self.progress.step in self.settings.telemetry:
+            self.record_telemetry()
+        self.optimizer.zero_grad()
         self.progress.seconds += data + model + optimizer
         if self.timed:
             self.progress.times.add(model=model, optimizer=optimizer, data=data)
+
+    def record_telemetry(self) -> None:
+        """Keep what the optimizer says of each matrix, while the gradients are there."""
+        found = cast(Engine, self.optimizer).telemetry()
+        matrices = {
+            name: {key: _finite(value) for key, value in row.items()} for name, row in found.items()
+        }
+        self.progress.telemetry.append({"step": self.progress.step, "matrices": matrices})
 
     def set_rates(self) -> None:
         """Give every group the learning rate that the schedule has for this step."""
@@ -232,10 +246,11 @@ class Run:
             "state_bytes": state_bytes(self.optimizer),
             "curve": curve,
             "milliseconds": progress.times.milliseconds(),
+            "mean_milliseconds": progress.times.mean_milliseconds(),
             "peak_memory_bytes": torch.cuda.max_memory_allocated(device) if on_gpu else None,
             "environment": environment(device),
             "command": command,
-        }
+        } | ({"telemetry": progress.telemetry} if settings.telemetry else {})
 
 
 def state_bytes(optimizer: torch.optim.Optimizer) -> int:

@@ -30,7 +30,8 @@ def result_of(settings, **options):
 def comparable(result):
     """A result without what differs from one time to the next."""
     curve = {key: value for key, value in result["curve"].items() if key != "seconds"}
-    return {**result, "curve": curve, "milliseconds": None, "environment": None}
+    differs = {"curve": curve, "milliseconds": None, "mean_milliseconds": None}
+    return {**result, **differs, "environment": None}
 
 
 def test_a_run_learns_and_its_result_says_so():

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 from collections.abc import Sequence
-from pathlib import Path
 
-from .. import summary
-from ..display import Display, display
+from ..carry_out import carry_out, check_jobs, finished
+from ..display import display
 from ..entrants import entrants
 from ..errors import UsageError
-from ..files import append_line, write_text
+from ..files import write_text
 from ..plan import plan
-from ..progress import Result
 from ..publish import publish
-from ..runner import Orders, default_jobs, run_all
+from ..runner import Orders
 from ..settings import RunSettings
 from ..stopping import Stopping
-from ..tasks import make_task
 from . import Commands, add_command
 from .options import (
     OPTIONS,
@@ -76,9 +72,10 @@ def run(options: argparse.Namespace) -> int:
     _check(options, runs)
     write_text(folder / OPTIONS, json.dumps(given, indent=2) + "\n")
     shown = display()
+    orders = Orders(folder, command_line(options.words), options.save_every, options.tensorboard)
     with Stopping() as stopping:
-        compare(runs, folder, options, shown, stopping)
-    results = _finished(folder, runs)
+        carry_out(runs, orders, jobs=options.jobs, shown=shown, stopping=stopping)
+    results = finished(folder, runs)
     if results:
         shown.say("\n" + publish(results, folder, baseline=options.baseline))
     if stopping():
@@ -86,46 +83,12 @@ def run(options: argparse.Namespace) -> int:
     return stopping.exit_code
 
 
-def compare(
-    runs: Sequence[RunSettings],
-    folder: Path,
-    options: argparse.Namespace,
-    shown: Display,
-    stopping: Stopping,
-) -> None:
-    """Carry out the runs that the folder has no result of, and add theirs."""
-    done = {result["id"] for result in _finished(folder, runs)}
-    todo = [settings for settings in runs if settings.id not in done]
-    if not todo:
-        return
-    make_task(todo[0], report=shown.say)  # what is prepared once is prepared here
-    jobs = options.jobs or default_jobs(len(todo), todo[0].device)
-    orders = Orders(folder, command_line(options.words), options.save_every, options.tensorboard)
-    shown.begin(todo, len(done))
-    try:
-        for result in run_all(todo, orders, jobs=jobs, watch=shown.event, stopping=stopping):
-            if result["status"] != "stopped":
-                append_line(folder / "results.jsonl", result)
-                shutil.rmtree(folder / "runs" / result["id"], ignore_errors=True)
-    finally:
-        shown.end()
-
-
-def _finished(folder: Path, runs: Sequence[RunSettings]) -> list[Result]:
-    """The results of these runs that the folder has."""
-    path = folder / "results.jsonl"
-    wanted = {settings.id for settings in runs}
-    results = summary.read_results(path) if path.exists() else []
-    return [result for result in results if result["id"] in wanted]
-
-
 def _check(options: argparse.Namespace, runs: Sequence[RunSettings]) -> None:
     """Raises UsageError for what would come to light after hours."""
     labels = dict.fromkeys(settings.optimizer for settings in runs)
     if options.baseline is not None and options.baseline not in labels:
         raise UsageError(f"--baseline {options.baseline} is none of {', '.join(labels)}")
-    if options.jobs is not None and options.jobs < 1:
-        raise UsageError(f"--jobs must be at least 1, got {options.jobs}")
+    check_jobs(options.jobs)
     if options.tensorboard:
         from ..board import check_tensorboard
 

@@ -1,0 +1,67 @@
+"""Many runs into one folder: those that it has no result of are carried out, and theirs added."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from .display import Display
+from .errors import UsageError
+from .files import append_line
+from .progress import Result
+from .runner import Orders, default_jobs, run_all
+from .settings import RunSettings
+from .summary import read_results
+from .tasks import make_task
+
+RESULTS = "results.jsonl"
+
+
+def carry_out(
+    runs: Sequence[RunSettings],
+    orders: Orders,
+    *,
+    jobs: int | None,
+    shown: Display,
+    stopping: Callable[[], bool],
+) -> None:
+    """Carry out the runs that the folder has no result of, from their checkpoints if they have any.
+
+    Args:
+        runs: All that are wanted, each once.
+        orders: Among other things the folder.
+        jobs: How many side by side; None for as many as there are cores.
+        shown: Where they are told of.
+        stopping: Whether to save and return.
+    """
+    folder = orders.folder
+    done = {result["id"] for result in finished(folder, runs)}
+    todo = [settings for settings in runs if settings.id not in done]
+    if not todo:
+        return
+    for settings in {(run.task, run.data, run.vocabulary): run for run in todo}.values():
+        make_task(settings, report=shown.say)  # what is prepared once is prepared here
+    jobs = jobs or default_jobs(len(todo), todo[0].device)
+    shown.begin(todo, len(done))
+    try:
+        for result in run_all(todo, orders, jobs=jobs, watch=shown.event, stopping=stopping):
+            if result["status"] != "stopped":
+                append_line(folder / RESULTS, result)
+                shutil.rmtree(folder / "runs" / result["id"], ignore_errors=True)
+    finally:
+        shown.end()
+
+
+def finished(folder: Path, runs: Sequence[RunSettings]) -> list[Result]:
+    """The results of these runs that the folder has."""
+    path = folder / RESULTS
+    wanted = {settings.id for settings in runs}
+    results = read_results(path) if path.exists() else []
+    return [result for result in results if result["id"] in wanted]
+
+
+def check_jobs(jobs: int | None) -> None:
+    """Raises UsageError for a number of jobs that makes no sense."""
+    if jobs is not None and jobs < 1:
+        raise UsageError(f"--jobs must be at least 1, got {jobs}")
