@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .curves import Curve, final_loss, loss_range, mean_curve, rate_range
-from .errors import MissingExtra
+from .figures import GREY, INK, draw
 from .palette import Style, styles
 from .progress import Result
 from .summary import best_runs, sensitivity
@@ -19,44 +19,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_LABELS = 12  # beside the lines; more of them go into a legend
-GREY, INK = "#5a5a5a", "#333333"
-LOOK: dict[Any, Any] = {
-    "font.family": "sans-serif",
-    "font.sans-serif": ["Helvetica Neue", "Arial", "Liberation Sans", "DejaVu Sans"],
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": GREY,
-    "axes.labelcolor": INK,
-    "axes.linewidth": 0.7,
-    "axes.axisbelow": True,
-    "xtick.color": GREY,
-    "ytick.color": GREY,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "grid.color": "#e6e6e6",
-    "grid.linewidth": 0.6,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "deva",  # the same results give the same file
-}
 
 
 def draw_curves(results: Sequence[Result], folder: Path) -> list[Path]:
     """The paths of curves.svg and curves.png, drawn from the results into a folder that exists."""
-    try:
-        import matplotlib
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtra("matplotlib", extra="lab") from error
-    paths = [folder / "curves.svg", folder / "curves.png"]
-    with matplotlib.rc_context(LOOK):
-        figure = Figure(figsize=(9.0 if _varied(results) else 6.4, 4.0), layout="constrained")
-        FigureCanvasAgg(figure)
-        _fill(figure, results)
-        figure.savefig(paths[0], metadata={"Date": None})
-        figure.savefig(paths[1], dpi=200)
-    return paths
+    size = (9.0 if _varied(results) else 6.4, 4.0)
+    png, svg = draw(folder, "curves", size, lambda figure: _fill(figure, results))
+    return [svg, png]
 
 
 def _fill(figure: Figure, results: Sequence[Result]) -> None:
@@ -82,7 +51,7 @@ def _draw_losses(
         axes.set_yscale("log")
     axes.set_ylim(low, high)
     for label, curve in curves.items():
-        _draw_curve(axes, curve, looks[label])
+        draw_curve(axes, curve, looks[label])
     axes.set_xlim(0, max((max(c.units, default=0) for c in curves.values()), default=0) or 1)
     axes.xaxis.set_major_formatter(lambda value, _: count(value))
     axes.locator_params(axis="x", nbins=6)
@@ -100,14 +69,16 @@ def _lost(runs: Sequence[Result]) -> bool:
     return any(math.isinf(final_loss(run)) for run in runs)
 
 
-def _draw_curve(axes: Axes, curve: Curve, look: Style) -> None:
+def draw_curve(axes: Axes, curve: Curve, look: Style) -> None:
+    """Draw a loss over units, with a band from the lowest to the highest over seeds."""
     order = 3 if look.width > 2 else 2
     band: dict[str, Any] = {"color": look.light, "alpha": 0.16, "linewidth": 0, "zorder": order}
     axes.fill_between(curve.units, curve.low, curve.high, **band)
-    axes.plot(curve.units, curve.loss, label=look.name, zorder=order, **_line(look))
+    axes.plot(curve.units, curve.loss, label=look.name, zorder=order, **line_style(look))
 
 
-def _line(look: Style) -> dict[str, Any]:
+def line_style(look: Style) -> dict[str, Any]:
+    """The line of an entrant, as matplotlib takes it."""
     return {
         "color": look.light,
         "linewidth": look.width * 0.75,
@@ -187,7 +158,7 @@ def _draw_rate_curve(
     """Draws one optimizer's losses over rates; a cross at the top is a rate that diverged."""
     shown = [point for point in points if math.isfinite(point[1])]
     lost = [lr for lr, loss, _ in points if math.isinf(loss)]
-    style = {**_line(look), "marker": "o", "markersize": 3.5, "capsize": 2, "elinewidth": 0.8}
+    style = {**line_style(look), "marker": "o", "markersize": 3.5, "capsize": 2, "elinewidth": 0.8}
     if shown:
         rates, losses, spreads = zip(*shown, strict=True)
         axes.errorbar(rates, losses, yerr=[spread or 0.0 for spread in spreads], **style)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 import torch
 
@@ -32,11 +32,33 @@ class Shown:
         text: Tables and findings, as Markdown.
         verdict: One sentence: holds, holds in part, or does not hold at this scale, and why.
         figures: The files that were drawn.
+        caption: What they show.
     """
 
     text: str
     verdict: str
     figures: tuple[Path, ...] = ()
+    caption: str = ""
+
+
+class Shows(Protocol):
+    """What a page is made of: an `Experiment`, or one that is made of training runs."""
+
+    @property
+    def id(self) -> str:
+        """What `deva reproduce` calls it."""
+
+    @property
+    def what(self) -> str:
+        """What it shows, in a line."""
+
+    @property
+    def place(self) -> str:
+        """Where the paper has it."""
+
+    @property
+    def show(self) -> Callable[[Any, Path], Shown]:
+        """Results and the folder for figures → what the reader sees."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +124,7 @@ def _digest(name: str, settings: Settings) -> str:
     return hashlib.blake2b(key.encode(), digest_size=5).hexdigest()
 
 
-def page(experiment: Experiment, record: Mapping[str, Any], folder: Path) -> str:
+def page(experiment: Shows, record: Mapping[str, Any], folder: Path) -> str:
     """The experiment as a page of Markdown, its figures being in the folder."""
     shown = experiment.show(record["results"], folder)
     settings = ", ".join(f"{key} {value}" for key, value in record["settings"].items())
@@ -111,6 +133,7 @@ def page(experiment: Experiment, record: Mapping[str, Any], folder: Path) -> str
         f"In the paper: {experiment.place}.",
         shown.text,
         *(f"![{experiment.what}]({path.name})" for path in shown.figures if path.suffix == ".png"),
+        *([f"*{shown.caption}*"] if shown.caption else []),
         f"**Verdict**: {shown.verdict}.",
         f"`{record['command']}` · {settings or 'no settings'} · {record['seconds']:.0f} s on "
         f"{record['environment']['processor']}",

@@ -1,8 +1,9 @@
 """The table of experiments: one row a figure or table of the paper, and its theory.
 
-To add one, write a module with `compute` and `show`, add a row, and take its id out of PENDING;
-`printed.py` has the paper's numbers. Whatever the results depend on belongs into the settings: they
-are cached by them.
+To add one that is computed, write a module with `compute` and `show` and add an `Experiment`; what
+the results depend on belongs into the settings: they are cached by them. To add one that is made of
+training runs, write `runs` and `show` and add a `Trained`; runs are cached by their own settings.
+`printed.py` has the paper's numbers. Take its id out of PENDING.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, Final
 from ..errors import UsageError, unknown
 from . import cost, theory, trace, trace_figure
 from .experiment import Experiment, Scale, Settings
+from .trained import Trained
 
 
 def _same(**settings: Any) -> dict[Scale, Settings]:
@@ -20,7 +22,7 @@ def _same(**settings: Any) -> dict[Scale, Settings]:
     return {"cpu": settings, "paper": settings}
 
 
-_ROWS: Final = (
+_ROWS: Final[tuple[Experiment | Trained, ...]] = (
     Experiment(
         id="fig-trace",
         what="trace quadratic, homogeneous and heterogeneous, eight methods, 100 seeds",
@@ -70,7 +72,7 @@ PENDING: Final = MappingProxyType(
 """What the paper has besides, and cannot be run here yet."""
 
 
-def experiment(name: str) -> Experiment:
+def experiment(name: str) -> Experiment | Trained:
     """The experiment of this id."""
     if name in PENDING:
         raise UsageError(f"{name} ({PENDING[name]}) cannot be run yet")

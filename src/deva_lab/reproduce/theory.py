@@ -10,8 +10,8 @@ from typing import Any, Final
 import torch
 
 from . import identities, proof_steps
-from .claims import Finding
-from .experiment import Say, Shown, markdown_table, one_thread
+from .claims import Finding, findings_table
+from .experiment import Say, Shown, one_thread
 from .simplified import WEIGHTS, Bound, Direction, Setting, Weights, run
 
 THEOREMS: Final[dict[Direction, str]] = {"sign": "Vector theorem", "msign": "Matrix theorem"}
@@ -99,9 +99,7 @@ def _corollary() -> Finding:
 
 def show(results: Mapping[str, Any], folder: Path) -> Shown:
     """The findings as a table, and the verdict in words."""
-    rows = [(f.claim, f.computed, f.verdict, f.how) for f in findings(results)]
-    head = ("the paper", "what was computed", "here", "by how much")
-    return Shown(markdown_table(head, rows), verdict(results))
+    return Shown(findings_table(findings(results)), verdict(results))
 
 
 def verdict(results: Mapping[str, Any]) -> str:

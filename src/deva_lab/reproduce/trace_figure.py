@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ..charts import LOOK
-from ..errors import MissingExtra
+from ..figures import draw
 from ..palette import NAMES as PALETTE_NAMES
 from ..palette import styles
 from .experiment import Shown, markdown_table
@@ -15,6 +14,7 @@ from .trace import ADAPTED, LOSSES, METHODS, NAMES, RECORD_EVERY, SIZES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Curves = Mapping[str, Any]  # problem → method → "loss" or "norm" → quartiles → times
 LOWEST: Final = 1e-6  # of the axis: below it float32 has nothing to say about f
@@ -118,28 +118,19 @@ def name(method: str) -> str:
     return NAMES.get(method) or PALETTE_NAMES[method]
 
 
-def _draw(curves: Curves, loss: str, folder: Path) -> list[Path]:
-    try:
-        import matplotlib
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtra("matplotlib", extra="lab") from error
-    paths = [folder / f"fig-trace-{loss}.{kind}" for kind in ("png", "svg")]
-    with matplotlib.rc_context(LOOK):
-        figure = Figure(figsize=(8.4, 6.2), layout="constrained")
-        FigureCanvasAgg(figure)
-        above, below = figure.subplots(2, 2, sharex=True, sharey="row", height_ratios=[1.6, 1])
-        for i, size in enumerate(SIZES):
-            _losses(above[i], curves[size], size)
-            _norms(below[i], curves[size])
-        above[0].set_ylabel(r"$f(X) = \frac{1}{2}\,\mathrm{tr}(X^T H X)$")
-        below[0].set_ylabel(r"$\|H\|_{1,\Gamma}\;/\;\|H\|_1$")
-        handles, labels = above[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=8, frameon=False)
-        figure.savefig(paths[0], dpi=160)
-        figure.savefig(paths[1], metadata={"Date": None})
-    return paths
+def _draw(curves: Curves, loss: str, folder: Path) -> tuple[Path, ...]:
+    return draw(folder, f"fig-trace-{loss}", (8.4, 6.2), lambda figure: _fill(figure, curves))
+
+
+def _fill(figure: Figure, curves: Curves) -> None:
+    above, below = figure.subplots(2, 2, sharex=True, sharey="row", height_ratios=[1.6, 1])
+    for i, size in enumerate(SIZES):
+        _losses(above[i], curves[size], size)
+        _norms(below[i], curves[size])
+    above[0].set_ylabel(r"$f(X) = \frac{1}{2}\,\mathrm{tr}(X^T H X)$")
+    below[0].set_ylabel(r"$\|H\|_{1,\Gamma}\;/\;\|H\|_1$")
+    handles, labels = above[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=8, frameon=False)
 
 
 def _losses(axes: Axes, curves: Curves, size: str) -> None:

@@ -1,0 +1,183 @@
+"""From runs to numbers: means and spreads over seeds, and which of two is the lower one.
+
+Runs of one seed start from the same weights and see the same batches, so two methods are compared
+seed by seed: the noise is the standard deviation of their difference over the seeds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean, stdev
+from typing import Any
+
+from ..curves import Curve, finite, mean_curve, reach
+from ..progress import Result
+from .claims import Finding, compared
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A quantity, seed by seed.
+
+    >>> Measured({0: 3.0, 1: 3.2}).text(), Measured({0: 3.0}).text()
+    ('3.100 ± 0.141', '3.000')
+    """
+
+    values: Mapping[int, float]  # by seed; infinite where the run diverged
+
+    @property
+    def mean(self) -> float:
+        """The mean over the seeds; infinite where a run diverged."""
+        return fmean(self.values.values())
+
+    @property
+    def spread(self) -> float | None:
+        """The sample standard deviation; None for one seed."""
+        return _spread(list(self.values.values()))
+
+    def text(self, spec: str = ".3f") -> str:
+        """The mean, and the spread if it is known."""
+        if not math.isfinite(self.mean):
+            return "diverged"
+        spread = "" if self.spread is None else f" ± {self.spread:{spec}}"
+        return f"{self.mean:{spec}}{spread}"
+
+
+def _spread(values: Sequence[float]) -> float | None:
+    known = len(values) > 1 and all(map(math.isfinite, values))
+    return stdev(values) if known else None
+
+
+def select(results: Iterable[Result], **settings: Any) -> list[Result]:
+    """The runs that have these settings: `select(results, optimizer="muon", lr=0.01)`."""
+    return [
+        result
+        for result in results
+        if all(result["settings"][key] == value for key, value in settings.items())
+    ]
+
+
+def over_seeds(results: Sequence[Result], values: Iterable[float]) -> Measured:
+    """The values of these runs, one a seed."""
+    seeds = [result["settings"]["seed"] for result in results]
+    if len(set(seeds)) < len(seeds):
+        raise ValueError(f"runs must differ in their seed alone, got the seeds {seeds}")
+    return Measured(dict(zip(seeds, values, strict=True)))
+
+
+def final(results: Sequence[Result], column: str = "loss") -> Measured:
+    """What a column of the curves ends at: "loss", "train_loss" or "accuracy"."""
+    return over_seeds(results, (_end(result, column) for result in results))
+
+
+def lowest(results: Sequence[Result]) -> Measured:
+    """The lowest validation loss along the way."""
+    known = [[loss for loss in run["curve"]["loss"] if finite(loss)] for run in results]
+    return over_seeds(results, (min(losses, default=math.inf) for losses in known))
+
+
+def at(results: Sequence[Result], index: int, column: str = "loss") -> Measured:
+    """A column of the curves at one of the evaluations."""
+    columns = [run["curve"][column] for run in results]
+    return over_seeds(
+        results, (c[index] if len(c) > index and finite(c[index]) else math.inf for c in columns)
+    )
+
+
+def _end(result: Result, column: str) -> float:
+    values = result["curve"][column]
+    if result["status"] == "finished" and values and finite(values[-1]):
+        return float(values[-1])
+    return -math.inf if column == "accuracy" else math.inf
+
+
+def milliseconds(results: Sequence[Result], *parts: str, per_units: int = 0) -> Measured:
+    """The mean time of a step, or of so many units, whole or of some parts of it alone."""
+    chosen = parts or ("model", "optimizer", "data")
+    return over_seeds(
+        results,
+        (
+            sum(run["mean_milliseconds"][part] for part in chosen)
+            * (per_units / run["units"] if per_units else 1.0)
+            for run in results
+        ),
+    )
+
+
+def curve_of(results: Sequence[Result], column: str = "loss") -> Curve:
+    """The mean curve over seeds of a column, with the lowest and highest."""
+    return mean_curve(
+        [{**run, "curve": {**run["curve"], "loss": run["curve"][column]}} for run in results]
+    )
+
+
+def share_to(target: float, results: Sequence[Result]) -> float | None:
+    """The share of its tokens, or images, after which the mean curve has reached a loss."""
+    curve = curve_of(results)
+    place = reach(curve.units, curve.loss, target) if math.isfinite(target) else None
+    return None if place is None else place / curve.units[-1]
+
+
+def noise(one: Measured, other: Measured) -> float | None:
+    """The standard deviation over the seeds of the difference; None with fewer than two.
+
+    >>> noise(Measured({0: 1.0, 1: 2.0}), Measured({0: 1.5, 1: 2.5}))
+    0.0
+    """
+    return _spread([other.values[seed] - one.values[seed] for seed in _shared(one, other)])
+
+
+def gap(one: Measured, other: Measured) -> float:
+    """By how much the other is above the one, over the seeds that both have."""
+    seeds = _shared(one, other)
+    if not seeds:
+        return other.mean - one.mean
+    return fmean(other.values[seed] - one.values[seed] for seed in seeds)
+
+
+def _shared(one: Measured, other: Measured) -> list[int]:
+    return [seed for seed in one.values if seed in other.values]
+
+
+def below(
+    claim: str,
+    computed: str,
+    one: Measured,
+    other: Measured,
+    *,
+    spread: float | None = None,
+    spec: str = ".3f",
+) -> Finding:
+    """The finding that one is lower than the other by more than the noise.
+
+    Args:
+        claim: What the paper says.
+        computed: What the numbers are.
+        one: The one that is to be lower.
+        other: The one that is to be higher.
+        spread: For two that share one seed: the noise of something like them.
+        spec: How to write them.
+    """
+    known = noise(one, other)
+    how = f"{one.text(spec)} against {other.text(spec)}"
+    return compared(
+        claim, computed, gap(one, other), noise=spread if known is None else known, how=how
+    )
+
+
+def order(values: Mapping[str, Measured], spread: float | None = None) -> str:
+    """The names from the lowest on; ≈ where the difference to the next is within the noise.
+
+    >>> order({"b": Measured({0: 2.0, 1: 2.2}), "a": Measured({0: 1.0, 1: 1.2})})
+    'a < b'
+    """
+    names = sorted(values, key=lambda name: values[name].mean)
+    text = names[0]
+    for before, name in pairwise(names):
+        known = noise(values[before], values[name])
+        within = (spread if known is None else known) or 0.0
+        text += f" {'≈' if gap(values[before], values[name]) <= within else '<'} {name}"
+    return text

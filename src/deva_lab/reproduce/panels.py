@@ -1,0 +1,97 @@
+"""Parts of the figures of training runs: losses along the way, and numbers over a setting."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..charts import draw_curve, line_style
+from ..curves import Curve, loss_range
+from ..figures import GREY
+from ..palette import Style
+from ..wording import count
+from .measures import Measured
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Points = Sequence[tuple[float, Measured]]  # (where on the x axis, what was measured there)
+
+
+def curves_panel(axes: Axes, curves: Mapping[Style, Curve], *, title: str, x: str, y: str) -> None:
+    """Draw a line an entrant, with a band from the lowest to the highest over seeds."""
+    low, high, logarithmic = loss_range(list(curves.values()))
+    if logarithmic:
+        axes.set_yscale("log")
+    axes.set_ylim(low, high)
+    for look, curve in curves.items():
+        draw_curve(axes, curve, look)
+    axes.set_xlim(
+        0, max((max(curve.units, default=0) for curve in curves.values()), default=0) or 1
+    )
+    axes.xaxis.set_major_formatter(lambda value, _: count(value))
+    axes.locator_params(axis="x", nbins=5)
+    _finish(axes, title, x, y)
+
+
+def points_panel(
+    axes: Axes,
+    lines: Mapping[Style, Points],
+    *,
+    title: str,
+    x: str,
+    y: str,
+    logarithmic: bool = True,
+    from_zero: bool = False,
+) -> None:
+    """Draw numbers over a setting, a bar where there are seeds and a cross where a run diverged.
+
+    Args:
+        axes: Where.
+        lines: Look → points.
+        title: Above the panel.
+        x: What the setting is.
+        y: What was measured.
+        logarithmic: Of the setting's axis, whose ticks are the settings that were run.
+        from_zero: Whether the other axis begins at zero.
+    """
+    if logarithmic:
+        axes.set_xscale("log")
+        axes.minorticks_off()
+    for look, points in lines.items():
+        _draw_points(axes, points, look)
+    places = sorted({place for points in lines.values() for place, _ in points})
+    axes.set_xticks(places, [f"{place:g}" for place in places])
+    if from_zero:
+        axes.set_ylim(bottom=0)
+    _finish(axes, title, x, y)
+
+
+def _draw_points(axes: Axes, points: Points, look: Style) -> None:
+    known = [(place, one) for place, one in points if math.isfinite(one.mean)]
+    lost = [place for place, one in points if not math.isfinite(one.mean)]
+    style = {**line_style(look), "marker": "o", "markersize": 4, "capsize": 3, "elinewidth": 0.9}
+    axes.errorbar(
+        [place for place, _ in known],
+        [one.mean for _, one in known],
+        yerr=[one.spread or 0.0 for _, one in known],
+        label=look.name,
+        **style,
+    )
+    cross: dict[str, Any] = {"color": look.light, "marker": "x", "markersize": 5, "linestyle": ""}
+    axes.plot(lost, [0.985] * len(lost), transform=axes.get_xaxis_transform(), **cross)
+
+
+def _finish(axes: Axes, title: str, x: str, y: str) -> None:
+    axes.set_title(title, fontsize=9, loc="left", color=GREY)
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.grid(axis="y")
+
+
+def legend_below(figure: Figure, axes: Axes, *, columns: int = 4) -> None:
+    """Write the names of the lines of a panel below the whole figure."""
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
