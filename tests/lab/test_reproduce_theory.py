@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from deva_lab.reproduce import identities, proof_steps, simplified, theory
-from deva_lab.reproduce.simplified import Setting
+from deva_lab.reproduce.simplified import Trajectory
 from deva_optim.diagnostics import linf_dual_norm
 
 SMALL = {"steps": 60, "paths": 8}
@@ -80,7 +80,7 @@ def test_the_kronecker_update_of_one_sample_is_the_matrix_sign():
 @pytest.mark.parametrize("direction", ["sign", "msign"])
 def test_terms_that_are_too_small_are_found_out(direction, monkeypatch):
     """The check can fail: without Δ and noise and with a part of the smoothness it does."""
-    setting = Setting("homogeneous", direction, "one", steps=4000, paths=2)
+    setting = Trajectory("homogeneous", direction, "one", steps=4000, paths=2)
     honest = simplified.run(setting)
     monkeypatch.setattr(
         simplified, "smoothness", lambda L, gamma: 0.02 * (L * gamma**2).sum((-2, -1))
@@ -121,7 +121,7 @@ def test_measures_are_norms_of_the_gradient():
     f = simplified.Sampled("homogeneous", 0, n=1)
     X = f.start(1)
     expected = linf_dual_norm(f.H @ X, torch.ones_like(X)).item()
-    assert simplified.run(Setting("homogeneous", "sign", "one", 1, 1)).measure == pytest.approx(
+    assert simplified.run(Trajectory("homogeneous", "sign", "one", 1, 1)).measure == pytest.approx(
         expected
     )
 

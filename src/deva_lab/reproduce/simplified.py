@@ -42,7 +42,7 @@ WEIGHTS: Final[dict[Weights, str]] = {
 
 
 @dataclass(frozen=True)
-class Setting:
+class Trajectory:
     """One trajectory: the problem, the update, and how its weights are chosen."""
 
     size: str
@@ -113,7 +113,7 @@ class Sampled:
         return variance
 
 
-def run(setting: Setting) -> Bound:
+def run(setting: Trajectory) -> Bound:
     """Take the trajectory and evaluate both sides of its theorem."""
     f, T, B = Sampled(setting.size, setting.seed, setting.steps), setting.steps, setting.paths
     X = f.start(B)

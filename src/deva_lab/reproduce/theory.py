@@ -9,13 +9,14 @@ from typing import Any, Final
 
 import torch
 
+from .. import quadratic
 from . import identities, proof_steps
 from .claims import Finding, findings_table
 from .experiment import Say, Shown, one_thread
-from .simplified import WEIGHTS, Bound, Direction, Setting, Weights, run
+from .simplified import WEIGHTS, Bound, Direction, Trajectory, Weights, run
 
 THEOREMS: Final[dict[Direction, str]] = {"sign": "Vector theorem", "msign": "Matrix theorem"}
-SIZES: Final = ("homogeneous", "heterogeneous")
+SIZES: Final = tuple(quadratic.SIZES)
 Key = tuple[str, Direction, Weights]
 
 
@@ -24,7 +25,7 @@ def compute(settings: Mapping[str, Any], say: Say) -> dict[str, Any]:
     """Every claim with what was found of it, and the bounds along trajectories."""
     bounds: dict[Key, Bound] = {
         (size, direction, weights): run(
-            Setting(size, direction, weights, settings["steps"], settings["paths"])
+            Trajectory(size, direction, weights, settings["steps"], settings["paths"])
         )
         for size in SIZES
         for direction in THEOREMS

@@ -22,12 +22,13 @@ import deva_optim as do
 from deva_optim.bases import project
 from deva_optim.diagnostics import linf_dual_norm, linf_snr, schatten_dual_norm, spectral_snr
 
+from .. import quadratic
 from ..quadratic import hessian
 from .experiment import one_thread
 
 Loss = Literal["squared", "published"]
 LOSSES: Final[tuple[Loss, ...]] = ("squared", "published")
-SIZES: Final = ("homogeneous", "heterogeneous")
+SIZES: Final = tuple(quadratic.SIZES)
 RECORD_EVERY: Final = 10  # as often as bases are renewed; it is done halfway between
 BETA2: Final = 0.99
 
