@@ -25,3 +25,9 @@ def environment(device: str) -> dict[str, Any]:
         "device": device,
         "commit": about["commit"],
     }
+
+
+def default_device() -> str:
+    """The accelerator, if there is one, else the CPU."""
+    found = torch.accelerator.current_accelerator(check_available=True)
+    return "cpu" if found is None else found.type

@@ -28,9 +28,10 @@ def loss(value: float, spec: str) -> str:
     return format(value, spec) if math.isfinite(value) else "diverged"
 
 
-def percent(fraction: float | None) -> str:
-    """A fraction in per cent: 62 %."""
-    return NONE if fraction is None else f"{100 * fraction:.0f} %"
+def percent(fraction: float | None, digits: int = 0, *, signed: bool = False) -> str:
+    """A fraction in per cent: 62 %, or with digits and a sign: +0.5 %."""
+    sign = "+" if signed else ""
+    return NONE if fraction is None else f"{100 * fraction:{sign}.{digits}f} %"
 
 
 def rate(lr: float) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ..entrants import Entrant
+from ..environment import default_device
 from ..errors import UsageError
 from ..plan import Rate, Request, common, default_size
 from ..tasks import TASKS, make_task
@@ -179,8 +180,7 @@ def vocabulary_of(text: str | None) -> int | str | None:
 def device_of(text: str | None) -> str:
     """The device to train on: the one given, else the accelerator, else the CPU."""
     if text is None:
-        found = torch.accelerator.current_accelerator(check_available=True)
-        return "cpu" if found is None else found.type
+        return default_device()
     try:
         torch.zeros(1, device=text)
     except (RuntimeError, AssertionError, NotImplementedError) as error:

@@ -12,14 +12,36 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from ..errors import UsageError, unknown
-from . import cost, theory, trace, trace_figure
+from . import (
+    batch,
+    beta3,
+    cost,
+    frequency,
+    hyper,
+    language_runs,
+    method_table,
+    nanogpt,
+    rates,
+    snr,
+    theory,
+    trace,
+    trace_figure,
+    variants,
+)
 from .experiment import Experiment, Scale, Settings
-from .trained import Trained
+from .printed import PRINTED
+from .trained import Runs, Show, Trained
 
 
 def _same(**settings: Any) -> dict[Scale, Settings]:
     """Settings of an experiment that is small enough to be done in full anywhere."""
     return {"cpu": settings, "paper": settings}
+
+
+def _on_text(id_: str, what: str, place: str, runs: Runs, show: Show) -> Trained:
+    """An experiment with a language model."""
+    printed = PRINTED.get(id_, {})
+    return Trained(id_, what, place, "text", language_runs.data, runs, show, printed)
 
 
 _ROWS: Final[tuple[Experiment | Trained, ...]] = (
@@ -31,6 +53,76 @@ _ROWS: Final[tuple[Experiment | Trained, ...]] = (
         compute=trace.compute,
         show=trace_figure.show,
     ),
+    _on_text(
+        "fig-nanogpt",
+        "NanoGPT: validation and training loss of Muon, SOAP and DeVA-S∞",
+        "figures “NanoGPT pretraining on FineWeb” and “EMA-smoothed training loss for a 274M …”",
+        language_runs.figure_runs,
+        nanogpt.show_figure,
+    ),
+    _on_text(
+        "table-nanogpt",
+        "NanoGPT: final loss and time against Muon",
+        "table “Final validation perplexity and training runtime”",
+        language_runs.main_runs,
+        nanogpt.show_table,
+    ),
+    _on_text(
+        "fig-lr",
+        "learning-rate sensitivity of Muon, SOAP and DeVA-S∞",
+        "figure “Learning-rate sensitivity”",
+        language_runs.rate_runs,
+        rates.show_figure,
+    ),
+    _on_text(
+        "table-lr",
+        "the learning-rate sweep in numbers",
+        "table “Numerical learning-rate sweep”",
+        language_runs.rate_runs,
+        rates.show_table,
+    ),
+    _on_text(
+        "table-beta3",
+        "robustness of DeVA-S∞ to β₃",
+        "table “Robustness of DeVA-S∞ to β₃”",
+        language_runs.beta3_runs,
+        beta3.show,
+    ),
+    _on_text(
+        "fig-batch",
+        "batch size: loss and step time",
+        "figure “Batch size sensitivity on NanoGPT”",
+        language_runs.batch_runs,
+        batch.show,
+    ),
+    _on_text(
+        "fig-freq",
+        "frequency of the eigendecomposition: loss and step time",
+        "figure “Sensitivity to eigen-decomposition frequency on NanoGPT”",
+        language_runs.frequency_runs,
+        frequency.show,
+    ),
+    _on_text(
+        "fig-variants",
+        "training and validation loss of the variants of DeVA-S∞",
+        "figure “Training and Validation Performance of different DeVA-S∞ variants”",
+        language_runs.variant_runs,
+        variants.show_figure,
+    ),
+    _on_text(
+        "table-variants",
+        "the variants of DeVA-S∞ in numbers",
+        "table “Best Validation loss across DeVA-S∞ variants”",
+        language_runs.variant_runs,
+        variants.show_table,
+    ),
+    _on_text(
+        "table-snr",
+        "Frobenius norm of Γ by layer and tokens",
+        "table “SNR matrix evolution (Frobenius norm)”",
+        language_runs.snr_runs,
+        snr.show,
+    ),
     Experiment(
         id="table-cost",
         what="memory and FLOPs of a step",
@@ -39,6 +131,24 @@ _ROWS: Final[tuple[Experiment | Trained, ...]] = (
         compute=cost.compute,
         show=cost.show,
         printed=cost.PAPER,
+    ),
+    Experiment(
+        id="table-hyper",
+        what="the hyper-parameters of the paper's runs, and those of --scale paper",
+        place="tables “Hyperparameter configurations …” and “Best Hyperparameter settings …”",
+        settings=_same(tables=tuple(hyper.TABLES)),
+        compute=hyper.compute,
+        show=hyper.show,
+        printed=PRINTED["table-hyper"],
+    ),
+    Experiment(
+        id="table-methods",
+        what="bases and variance adaptations of the methods, and their preconditioners",
+        place="table “Special instantiations of Adaptive Subgradient descent”",
+        settings=_same(),
+        compute=method_table.compute,
+        show=method_table.show,
+        printed=PRINTED["table-methods"],
     ),
     Experiment(
         id="theory",
@@ -55,18 +165,8 @@ EXPERIMENTS: Final = MappingProxyType({row.id: row for row in _ROWS})
 
 PENDING: Final = MappingProxyType(
     {
-        "fig-nanogpt": "NanoGPT, validation and training loss",
-        "table-nanogpt": "NanoGPT, final loss and time against Muon",
-        "fig-lr": "learning-rate sensitivity of Muon, SOAP and DeVA-S∞",
-        "table-lr": "the same in numbers",
-        "table-beta3": "robustness of DeVA-S∞ to β₃",
-        "fig-batch": "batch size: loss and step time",
-        "fig-freq": "frequency of the eigendecomposition: loss and step time",
-        "fig-variants": "training and validation loss of the variants of DeVA-S∞",
-        "table-variants": "the same in numbers",
         "fig-cifar": "ResNet-20 on CIFAR-10 over learning rates",
         "fig-vit": "ViT-L/16 on ImageNet-1K, training loss",
-        "table-snr": "Frobenius norm of Γ by layer and tokens",
     }
 )
 """What the paper has besides, and cannot be run here yet."""

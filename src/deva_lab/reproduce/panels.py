@@ -20,9 +20,26 @@ if TYPE_CHECKING:
 Points = Sequence[tuple[float, Measured]]  # (where on the x axis, what was measured there)
 
 
-def curves_panel(axes: Axes, curves: Mapping[Style, Curve], *, title: str, x: str, y: str) -> None:
-    """Draw a line an entrant, with a band from the lowest to the highest over seeds."""
-    low, high, logarithmic = loss_range(list(curves.values()))
+def curves_panel(
+    axes: Axes,
+    curves: Mapping[Style, Curve],
+    *,
+    title: str,
+    x: str,
+    y: str,
+    fitted: Sequence[Curve] = (),
+) -> None:
+    """Draw a line an entrant, with a band from the lowest to the highest over seeds.
+
+    Args:
+        axes: Where.
+        curves: Look → curve.
+        title: Above the panel.
+        x: What is counted along the way.
+        y: What the loss is in.
+        fitted: The curves that must be in view; all, if none are given.
+    """
+    low, high, logarithmic = loss_range(list(fitted or curves.values()))
     if logarithmic:
         axes.set_yscale("log")
     axes.set_ylim(low, high)

@@ -23,10 +23,28 @@ PRINTED: Final = MappingProxyType[str, Any](
             "loss": (3.2719, 3.2687, 3.2743, 3.2749, 3.2723),
         },
         "table-variants": {
-            "deva:sign_stabilize=true": 3.271,
-            "deva": 3.269,
-            "deva:variant=factored,sign_stabilize=true": 3.309,
-            "deva:variant=instantaneous,sign_stabilize=true": 3.270,
+            "with sign": 3.271,
+            "without sign": 3.269,
+            "factored with sign": 3.309,
+            "instantaneous with sign": 3.270,
+        },
+        "table-hyper": {
+            "NanoGPT": {
+                "": ("lr", "decay", "batch", "β₁", "β₂", "β₃", "ε", "refresh", "Nesterov"),
+                "Adam": (1e-3, 0.1, 49_152, 0.9, 0.99, None, 1e-8, None, False),
+                "Lion": (1e-3, 0.1, 49_152, 0.95, 0.95, None, 1e-8, None, True),
+                "Muon": (1e-3, 0.1, 49_152, 0.95, 0.95, 0.95, 1e-8, None, False),
+                "SOAP": (1e-3, 0.1, 49_152, 0.95, 0.95, 0.95, 1e-8, 10, False),
+                "AdaMuon": (1e-3, 0.1, 49_152, 0.95, 0.95, None, 1e-8, None, False),
+                "DeVA-S∞": (1e-3, 0.1, 49_152, 0.95, 0.95, 0.95, 1e-8, 10, False),
+            },
+        },
+        "table-methods": {
+            "Adam": ("I", True),
+            "Shampoo": ("I", False),
+            "SOAP": ("Q_L, Q_R", True),
+            "SPlus": ("Q_L, Q_R", False),
+            "DeVA-S∞": ("Q_L, Q_R", True),
         },
         "table-snr": {
             "tokens": (5e6, 10e6, 50e6, 100e6, 500e6),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,8 @@ from ..tasks import check_task
 from .experiment import Scale, Shown
 
 Kind = Literal["text", "images"]
+Runs = Callable[[Scale, str], Sequence[RunSettings]]
+Show = Callable[[Sequence[Result], Path], Shown]
 
 
 @dataclass(frozen=True)
@@ -40,8 +43,8 @@ class Trained:
     place: str
     kind: Kind
     data: Callable[[Scale], str]
-    runs: Callable[[Scale, str], Sequence[RunSettings]]
-    show: Callable[[Sequence[Result], Path], Shown]
+    runs: Runs
+    show: Show
     printed: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -89,7 +92,8 @@ def record_of(experiment: Trained, scale: Scale, folder: Path, data: str | None)
 
 
 def _command(id_: str, scale: Scale, data: str) -> str:
-    return f"deva reproduce {id_}" + " --scale paper" * (scale == "paper") + f" --data {data}"
+    at = ["--scale", scale] if scale != "cpu" else []
+    return shlex.join(["deva", "reproduce", id_, *at, "--data", data])
 
 
 def _listed(results: Sequence[Result], key: str) -> str:
