@@ -26,7 +26,7 @@ ABOUT: Final = {
 
 def show(results: Mapping[str, Any], folder: Path) -> Shown:
     """The table and the claims for both settings, and a figure for each."""
-    text, figures = [], []
+    text, figures = list[str](), list[Path]()
     for loss in LOSSES:
         curves = results[loss]
         found = _claims_table(claims(curves))

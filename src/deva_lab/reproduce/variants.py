@@ -27,7 +27,9 @@ TITLES: Final = {
     FACTORED: "factored w. sign",
     INSTANTANEOUS: "instantaneous w. sign",
 }
-PAPER: Final = dict(zip(VARIANTS, PRINTED["table-variants"].values(), strict=True))
+PAPER: Final[dict[str, float]] = dict(
+    zip(VARIANTS, PRINTED["table-variants"].values(), strict=True)
+)
 SMALL: Final = 0.02  # of the loss: what the factored variant may lose; in the paper it is 1.2 %
 
 
