@@ -188,7 +188,8 @@ def about(results: Sequence[Result]) -> str:
 
 
 COUNTS: Final = (
-    "A difference counts if it is larger than its standard deviation over the seeds; runs of one "
-    "seed share the first weights and the batches."
+    "Runs of one seed share the first weights and the batches. A difference counts if it is larger "
+    "than its standard deviation over the seeds; between single runs, than that of the methods "
+    "where they have several seeds."
 )
 ONE_SEED: Final = "One seed, so the spread is not known and every difference counts."

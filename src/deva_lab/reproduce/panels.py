@@ -93,7 +93,7 @@ def _draw_points(axes: Axes, points: Points, look: Style) -> None:
     axes.errorbar(
         [place for place, _ in known],
         [one.mean for _, one in known],
-        yerr=[one.spread or 0.0 for _, one in known],
+        yerr=[math.nan if one.spread is None else one.spread for _, one in known],
         label=look.name,
         **style,
     )
