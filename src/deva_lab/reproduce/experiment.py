@@ -135,8 +135,8 @@ def page(experiment: Shows, record: Mapping[str, Any], folder: Path) -> str:
         *(f"![{experiment.what}]({path.name})" for path in shown.figures if path.suffix == ".png"),
         *([f"*{shown.caption}*"] if shown.caption else []),
         f"**Verdict**: {shown.verdict}.",
-        f"`{record['command']}` · {settings or 'no settings'} · {record['seconds']:.0f} s on "
-        f"{record['environment']['processor']}",
+        f"`{record['command']}` · {settings or 'no settings'} · {record['seconds']:.0f} s"
+        f"{record.get('spent', '')} on {record['environment']['processor']}",
     ]
     return "\n\n".join(parts) + "\n"
 

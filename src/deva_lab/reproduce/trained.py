@@ -85,6 +85,7 @@ def record_of(experiment: Trained, scale: Scale, folder: Path, data: str | None)
         "scale": scale,
         "settings": {"data": chosen, "seeds": _listed(results, "seed"), "runs": len(results)},
         "seconds": sum(result["curve"]["seconds"][-1] for result in results),
+        "spent": " of training, all runs added up,",
         "command": _command(experiment.id, scale, chosen),
         "environment": results[0]["environment"],
         "results": results,
