@@ -54,6 +54,8 @@ def test_the_same_settings_give_the_same_run_and_another_seed_another():
     assert result_of(settings_of(seed=1))["curve"]["loss"] != a["curve"]["loss"]
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # of torch
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
 def test_a_compiled_run_follows_the_plain_one():
     plain, compiled = (result_of(settings_of(compile=on))["curve"] for on in (False, True))
