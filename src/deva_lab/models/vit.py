@@ -22,17 +22,18 @@ class ViTSize:
     width: int
     depth: int
     heads: int
-    std: float = 0.02  # of the weights of blocks at the start
+    std: float | None = None  # of the weights of blocks at the start; None: 1/√inputs of each
 
 
-INIT_STD: Final = 0.02  # of all other weights
+INIT_STD: Final = 0.02  # of the other weights, and usual for those of large models
 SIZES: Final = {
-    # 0.02 is made for great widths: with it this one does not learn for its first sixty steps
-    "tiny": ViTSize(patch=2, width=64, depth=2, heads=4, std=64**-0.5),
+    # 0.02 is made for great widths: in narrow ones the class token hardly hears of the image, and
+    # nothing is learnt for the first steps
+    "tiny": ViTSize(patch=2, width=64, depth=2, heads=4),
     "small": ViTSize(patch=4, width=192, depth=6, heads=3),
-    "vit-s16": ViTSize(patch=16, width=384, depth=12, heads=6),
-    "vit-b16": ViTSize(patch=16, width=768, depth=12, heads=12),
-    "vit-l16": ViTSize(patch=16, width=1024, depth=24, heads=16),
+    "vit-s16": ViTSize(patch=16, width=384, depth=12, heads=6, std=INIT_STD),
+    "vit-b16": ViTSize(patch=16, width=768, depth=12, heads=12, std=INIT_STD),
+    "vit-l16": ViTSize(patch=16, width=1024, depth=24, heads=16, std=INIT_STD),
 }
 
 MLP_RATIO: Final = 4
@@ -110,10 +111,10 @@ class ViT(nn.Module):
         logits: Tensor = self.head(self.norm(x[:, 0]))  # the norm is of each token alone
         return logits
 
-    def _initialise_(self, std: float) -> None:
+    def _initialise_(self, std: float | None) -> None:
         for module in self.blocks.modules():
             if isinstance(module, nn.Linear):
-                nn.init.trunc_normal_(module.weight, std=std)
+                nn.init.trunc_normal_(module.weight, std=std or module.in_features**-0.5)
                 nn.init.zeros_(module.bias)
         for weight in (self.patches.weight, self.class_token, self.positions, self.head.weight):
             nn.init.trunc_normal_(weight, std=INIT_STD)
