@@ -16,6 +16,7 @@ from torch.nn.functional import cross_entropy
 
 from .data.augment import centre_views, normalised, random_views
 from .data.image_set import Report, evenly, silent
+from .data.image_stream import MIXED, neighbours_mixed
 from .data.images import Images, check_images, load_images, side_by_name
 from .errors import UsageError, unknown
 from .models import mlp, resnet, vit
@@ -67,7 +68,8 @@ class ImageTask:
 
     def batch(self, step: int) -> tuple[Tensor, ...]:
         """Images (batch, c, side, side) and labels (batch,), a function of seed and step."""
-        index = order(len(self.images.train), seed=self.seed, batch=self.units, step=step)
+        count, groups = len(self.images.train), self.images.groups
+        index = order(count, seed=self.seed, batch=self.units, step=step, groups=groups)
         pixels, labels = self.images.train[index], self.images.train_labels[index]
         if not self.augment:
             return self._shown(centre_views(pixels, side=self.images.side)), labels
@@ -148,24 +150,27 @@ def build_model(family: str, size: str, images: Images) -> nn.Module:
     return mlp.MLP(mlp.SIZES[size], side=side, channels=channels, classes=classes)
 
 
-def order(count: int, *, seed: int, batch: int, step: int) -> Tensor:
+def order(count: int, *, seed: int, batch: int, step: int, groups: tuple[int, ...] = ()) -> Tensor:
     """The indices (batch,) of a step's images out of `count`.
 
     Epoch follows epoch without a gap, each in an order of its own: every image is seen once before
-    any is seen again.
+    any is seen again. Where images come in `groups` of these sizes, a batch has some of few groups.
     """
     parts, place, end = [], step * batch, (step + 1) * batch
     while place < end:
         epoch, first = divmod(place, count)
-        parts.append(_epoch(count, seed, epoch)[first : first + end - place])
+        parts.append(_epoch(count, seed, epoch, groups)[first : first + end - place])
         place += len(parts[-1])
     return torch.cat(parts)
 
 
 @lru_cache(maxsize=4)
-def _epoch(count: int, seed: int, epoch: int) -> Tensor:
+def _epoch(count: int, seed: int, epoch: int, groups: tuple[int, ...]) -> Tensor:
     """All indices, (count,), in the order of an epoch."""
-    return torch.randperm(count, generator=generator(seed, "order", epoch))
+    chance = generator(seed, "order", epoch)
+    if groups:
+        return neighbours_mixed(torch.tensor(groups), MIXED, chance)
+    return torch.randperm(count, generator=chance)
 
 
 def generator(seed: int, purpose: str, number: int) -> Generator:

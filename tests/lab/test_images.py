@@ -312,17 +312,6 @@ def test_hub_set_in_memory(table: Callable[..., object]) -> None:
     assert (images.classes, images.side, images.padding) == (5, 32, 4)
 
 
-def test_hub_set_that_is_decoded_when_asked_for(table: Callable[..., object]) -> None:
-    pictures = [np.full((300 + i, 270, 3), 20 * i, np.uint8) for i in range(6)]
-    pictures[2] = np.full((270, 500), 40, np.uint8)  # ImageNet has grey ones
-    splits = {"train": table("image", pictures), "validation": table("image", pictures[:2])}
-    images = hub_images("imagenet", HubSet("x/y", "image", "validation", False), splits)
-    picked = images.train[torch.tensor([5, 2])]
-    assert picked.shape == (2, 3, 256, 256)
-    assert picked[:, :, 100, 100].tolist() == [[100] * 3, [40] * 3]
-    assert (images.classes, images.side, images.padding) == (5, 224, 0)
-
-
 def test_hub_without_a_network_is_said_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = pytest.importorskip("datasets")
 

@@ -25,11 +25,18 @@ class Pixels(Protocol):
         """The images of these indices, uint8 (n, c, h, w)."""
 
 
+class Labels(Protocol):
+    """The classes of images: a tensor, or what is read when asked for."""
+
+    def __getitem__(self, index: Tensor, /) -> Tensor:
+        """The classes of the images of these indices, int64 (n,)."""
+
+
 class Labelled(NamedTuple):
     """Images with their classes."""
 
     pixels: Pixels
-    labels: Tensor  # int64 (n,)
+    labels: Labels
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,15 +45,16 @@ class Images:
 
     name: str
     train: Pixels
-    train_labels: Tensor  # int64 (n,)
+    train_labels: Labels
     validation: Pixels
-    validation_labels: Tensor
+    validation_labels: Labels
     classes: int
     mean: Tensor  # float32 (c,), of the training images
     std: Tensor
     side: int  # height and width of what a model sees of an image
     padding: int  # around an image of which a random part is taken for training
     flip: bool  # whether an image may be mirrored for training
+    groups: tuple[int, ...] = ()  # the sizes of groups that are read as a whole, if they are
 
     @property
     def channels(self) -> int:
@@ -63,13 +71,15 @@ def images_of(
     side: int,
     padding: int = 4,
     flip: bool = True,
+    sample: Tensor | None = None,
+    groups: tuple[int, ...] = (),
 ) -> Images:
-    """The set of images, with mean and deviation of its training images.
+    """The set of images, with mean and deviation of its training images, or of a sample of them.
 
-    The names of the arguments are those of `Images`.
+    The names of the other arguments are those of `Images`.
     """
-    mean, std = _moments(train.pixels)
-    return Images(name, *train, *validation, classes, mean, std, side, padding, flip)
+    mean, std = _moments(train.pixels, sample)
+    return Images(name, *train, *validation, classes, mean, std, side, padding, flip, groups)
 
 
 def silent(message: str) -> None:
@@ -88,10 +98,11 @@ def evenly(count: int, most: int) -> Tensor:
     return torch.arange(used) * count // used
 
 
-def _moments(pixels: Pixels) -> tuple[Tensor, Tensor]:
+def _moments(pixels: Pixels, sample: Tensor | None) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation of each channel, both (c,)."""
     count = len(pixels)
-    index = evenly(count, count if isinstance(pixels, Tensor) else SAMPLE)
+    usual = evenly(count, count if isinstance(pixels, Tensor) else SAMPLE)
+    index = usual if sample is None else sample
     sums = [_sums(pixels[part]) for part in torch.split(index, CHUNK)]
     number, total, squares = (sum(column) for column in zip(*sums, strict=True))
     mean = total / number

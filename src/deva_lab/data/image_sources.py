@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from ..errors import UsageError
-from .decoding import SHOWN_SIDE, STORED_SIDE, Encoded, Form, LazyImages, decode_all
+from .decoding import SHOWN_SIDE, Encoded, Form, decode_all
+from .image_parquet import parquet_images
 from .image_set import Images, Labelled, Report, images_of
 
 # --- Digits --------------------------------------------------------------------------------------
@@ -125,7 +126,7 @@ class HubSet(NamedTuple):
     repository: str
     image: str  # the column of the images
     validation: str  # the split to validate on
-    in_memory: bool  # else images are decoded when asked for
+    in_memory: bool  # else it is streamed
 
     @property
     def side(self) -> int:
@@ -137,53 +138,59 @@ HUB: Final = {
     "cifar10": HubSet("uoft-cs/cifar10", "img", "test", in_memory=True),
     "imagenet-1k": HubSet("ILSVRC/imagenet-1k", "image", "validation", in_memory=False),
 }
+# Where a set has its parquet files: as they were uploaded, or as the hub has converted them.
+ROOTS: Final = ("hf://datasets/{}", "hf://datasets/{}@refs/convert/parquet")
 
 
 def fetched(name: str, report: Report) -> Images:
-    """A set of the hub, downloaded once and kept by the library `datasets`.
-
-    All of it, since batches are drawn from the whole in an order that depends on the seed alone.
-    """
-    import datasets  # type: ignore[import-untyped]
-
+    """A set of the hub: a small one whole, by the library `datasets`, a large one as needed."""
     source = HUB[name]
-    report(f"fetching {source.repository}, unless the library datasets has it already")
     try:
-        splits = {
-            split: datasets.load_dataset(source.repository, split=split)
-            for split in ("train", source.validation)
-        }
-    # The library lets through whatever its transport raises, of several packages.
+        return (_downloaded if source.in_memory else _streamed)(name, source, report)
+    except UsageError:
+        raise
+    # The libraries let through whatever their transports raise, of several packages.
     except Exception as error:
         raise UsageError(
             f"{source.repository} cannot be fetched ({type(error).__name__}: {error}); without a "
             "network, or where the set asks for a login, give the path of a folder of images"
         ) from error
+
+
+def _downloaded(name: str, source: HubSet, report: Report) -> Images:
+    import datasets  # type: ignore[import-untyped]
+
+    report(f"fetching {source.repository}, unless the library datasets has it already")
+    splits = {
+        split: datasets.load_dataset(source.repository, split=split)
+        for split in ("train", source.validation)
+    }
     report(f"decoding {name}")
     return hub_images(name, source, splits)
+
+
+def _streamed(name: str, source: HubSet, report: Report) -> Images:
+    first, second = (root.format(source.repository) for root in ROOTS)
+    try:
+        return parquet_images(name, first, report)
+    except UsageError:
+        return parquet_images(name, second, report)
 
 
 def hub_images(name: str, source: HubSet, splits: Mapping[str, Any]) -> Images:
     """The images of splits, which are a `datasets.Dataset` each with a column "label"."""
     train, validation = (_split(source, splits[key]) for key in ("train", source.validation))
     classes = splits["train"].features["label"].num_classes
-    padding = 4 if source.in_memory else 0
-    return images_of(name, train, validation, classes=classes, side=source.side, padding=padding)
+    return images_of(name, train, validation, classes=classes, side=source.side)
 
 
 def _split(source: HubSet, split: Any) -> Labelled:
     import datasets
 
     files = split.cast_column(source.image, datasets.Image(decode=False))
-
-    def read(index: list[int]) -> list[Encoded]:
-        return [_encoded(entry) for entry in files[index][source.image]]
-
+    encoded = [_encoded(entry) for entry in files[source.image][:]]
     labels = torch.tensor(files["label"][:])
-    if not source.in_memory:
-        return Labelled(LazyImages(read, len(files), Form(STORED_SIDE, "RGB")), labels)
-    everything = read(list(range(len(files))))
-    return Labelled(decode_all(everything, Form(source.side, "RGB")), labels)
+    return Labelled(decode_all(encoded, Form(source.side, "RGB")), labels)
 
 
 def _encoded(entry: Mapping[str, Any]) -> Encoded:

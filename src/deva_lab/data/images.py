@@ -10,6 +10,7 @@ from ..errors import UsageError, unknown
 from .documents import require
 from .folder import in_data_folder
 from .image_folders import archive_images, folder_images, is_image
+from .image_parquet import parquet_images
 from .image_set import Images, Report, silent
 from .image_sources import (
     CIFAR_SIDE,
@@ -29,6 +30,7 @@ IN_DATA_FOLDER: Final = {
     "tiny-imagenet": "tiny-imagenet-32px-40cls.tar.xz",
 }
 NAMES: Final = ("digits", *HUB, *IN_DATA_FOLDER)
+PARQUET: Final = "*.parquet"
 ARCHIVES: Final = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
 
@@ -38,7 +40,7 @@ def load_images(name: str, *, cache: Path | None = None, report: Report = silent
     Args:
         name: One of `NAMES`; or the path of a folder with a sub-folder for each class (or train/
             and val/ with such), of a tar archive of small images laid out so, or of a folder with
-            CIFAR-10's binary files.
+            CIFAR-10's binary files or with parquet files of large images.
         cache: The folder for decoded images, see `cache_folder`.
         report: Hears what takes long.
 
@@ -55,6 +57,8 @@ def load_images(name: str, *, cache: Path | None = None, report: Report = silent
         return cifar_tiles(name, path)
     if path.is_file():
         return archive_images(path, _label(name, path), cache=cache, report=report)
+    if any(path.rglob(PARQUET)):
+        return parquet_images(path.name, str(path), report)
     files = cifar_files(path)
     return cifar_binary(path.name, *files) if files else folder_images(path, report=report)
 
@@ -73,6 +77,9 @@ def check_images(name: str) -> None:
         _check_tiles(path)
     elif path.is_file():
         _check_archive(path)
+    elif any(path.rglob(PARQUET)):
+        require("pyarrow", extra="hub")
+        require("fsspec", extra="hub")
     elif cifar_files(path) is None and not any(map(is_image, path.rglob("*"))):
         raise UsageError(f"there is no image in the folder {path}")
 
