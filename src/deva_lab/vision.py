@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 from .data.augment import centre_views, normalised, random_views
 from .data.image_set import Report, evenly, silent
 from .data.image_stream import MIXED, neighbours_mixed
-from .data.images import Images, check_images, load_images, side_by_name
+from .data.images import Images, Shape, check_images, load_images, side_by_name
 from .errors import UsageError, unknown
 from .models import mlp, resnet, vit
 
@@ -140,8 +140,8 @@ def check_image_task(family: str, size: str, data: str) -> None:
         _check_side(family, size, data, side)
 
 
-def build_model(family: str, size: str, images: Images) -> nn.Module:
-    """The model of a family and size for these images."""
+def build_model(family: str, size: str, images: Images | Shape) -> nn.Module:
+    """The model of a family and size for these images, or for images of this shape."""
     side, channels, classes = images.side, images.channels, images.classes
     if family == "resnet":
         return resnet.ResNet(resnet.SIZES[size], channels=channels, classes=classes)

@@ -73,7 +73,7 @@ def sides_of(paths: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _groups(files: Any, paths: Sequence[str]) -> list[Group]:
-    from pyarrow import parquet
+    from pyarrow import parquet  # type: ignore[import-untyped]
 
     def read(path: str) -> list[Group]:
         with files.open(path, "rb") as file:

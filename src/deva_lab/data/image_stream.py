@@ -60,7 +60,7 @@ class Store:
     def take(self, index: Tensor) -> tuple[list[Encoded], Tensor]:
         """The files and labels of these rows."""
         numbers = torch.searchsorted(self.ends, index, right=True)
-        self._fetch(numbers.unique().tolist())
+        self._fetch(sorted(set(numbers.tolist())))
         picked = []
         for row, number in zip(index.tolist(), numbers.tolist(), strict=True):
             first = int(self.ends[number]) - self.groups[number].rows

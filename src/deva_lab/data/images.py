@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from ..errors import UsageError, unknown
+from .decoding import SHOWN_SIDE
 from .documents import require
 from .folder import in_data_folder
 from .image_folders import archive_images, folder_images, is_image
@@ -23,7 +26,7 @@ from .image_sources import (
     tile_files,
 )
 
-__all__ = ["NAMES", "Images", "check_images", "load_images", "side_by_name"]
+__all__ = ["NAMES", "SHAPES", "Images", "Shape", "check_images", "load_images", "side_by_name"]
 
 IN_DATA_FOLDER: Final = {
     "cifar10-small": "cifar10-small",
@@ -84,13 +87,29 @@ def check_images(name: str) -> None:
         raise UsageError(f"there is no image in the folder {path}")
 
 
+class Shape(NamedTuple):
+    """What a model has to know of images."""
+
+    side: int
+    channels: int
+    classes: int
+
+
+SHAPES: Final[Mapping[str, Shape]] = MappingProxyType(
+    {
+        "digits": Shape(8, 1, 10),
+        "cifar10": Shape(CIFAR_SIDE, 3, 10),
+        "imagenet-1k": Shape(SHOWN_SIDE, 3, 1000),
+        "cifar10-small": Shape(CIFAR_SIDE, 3, 10),
+        "tiny-imagenet": Shape(CIFAR_SIDE, 3, 40),
+    }
+)
+"""The shapes of the images of a name, known without loading them."""
+
+
 def side_by_name(name: str) -> int | None:
     """The side of the images of a name, as far as it is known without loading them."""
-    if name == "digits":
-        return 8
-    if name in HUB:
-        return HUB[name].side
-    return CIFAR_SIDE if name in IN_DATA_FOLDER else None
+    return SHAPES[name].side if name in SHAPES else None
 
 
 def _path_of(name: str) -> Path:

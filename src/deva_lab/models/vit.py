@@ -30,6 +30,7 @@ SIZES: Final = {
     # 0.02 is made for great widths: in narrow ones the class token hardly hears of the image, and
     # nothing is learnt for the first steps
     "tiny": ViTSize(patch=2, width=64, depth=2, heads=4),
+    "mini": ViTSize(patch=4, width=96, depth=4, heads=3),
     "small": ViTSize(patch=4, width=192, depth=6, heads=3),
     "vit-s16": ViTSize(patch=16, width=384, depth=12, heads=6, std=INIT_STD),
     "vit-b16": ViTSize(patch=16, width=768, depth=12, heads=12, std=INIT_STD),

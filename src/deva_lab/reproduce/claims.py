@@ -9,12 +9,12 @@ from typing import Any, Final, Literal
 from .experiment import markdown_table
 
 Verdict = Literal["holds", "holds in part", "open", "does not hold"]
-"""Open is a difference that is smaller than the spread over seeds."""
+"""Open is a difference that is smaller than the noise."""
 
 WORDS: Final = {
     "holds": ("holds", "hold"),
     "holds in part": ("holds in part", "hold in part"),
-    "open": ("is within the spread over seeds", "are within the spread over seeds"),
+    "open": ("is within the noise", "are within the noise"),
     "does not hold": ("does not hold", "do not hold"),
 }
 

@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from ..carry_out import finished
+from ..data.images import SHAPES
 from ..models.gpt import GPT, SIZES
 from ..settings import RunSettings
+from ..vision import build_model
 from ..wording import count
 from .experiment import Experiment, Scale
 from .trained import Trained, runs_of
@@ -48,12 +51,18 @@ def unit(run: RunSettings) -> str:
 
 def parameters(run: RunSettings) -> int | None:
     """The parameters of a run's model, without making them; None if its data decides."""
-    if run.task != "gpt":
+    if run.task != "gpt" and run.data not in SHAPES:
         return None
-    vocabulary = GPT2_IDS if run.vocabulary == "gpt2" else int(run.vocabulary)
     with torch.device("meta"):
-        model = GPT(SIZES[run.size], vocabulary)
+        model = _model(run)
     return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _model(run: RunSettings) -> nn.Module:
+    if run.task != "gpt":
+        return build_model(run.task, run.size, SHAPES[run.data])
+    vocabulary = GPT2_IDS if run.vocabulary == "gpt2" else int(run.vocabulary)
+    return GPT(SIZES[run.size], vocabulary)
 
 
 def _line(run: RunSettings, done: bool) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from ..entrants import Entrant
 from ..models.gpt import GPT, SIZES
 from ..settings import RunSettings
-from . import language_runs
+from . import image_runs, language_runs
 from .claims import Finding, findings_table, judged, sentence
 from .dry_run import parameters, units
 from .experiment import Say, Shown, markdown_table
@@ -41,10 +41,31 @@ def nanogpt_runs() -> dict[str, RunSettings]:
     return {names[run.optimizer]: run for run in runs if run.optimizer != UNSIGNED}
 
 
-TABLES: Final[dict[str, Callable[[], dict[str, RunSettings]]]] = {"NanoGPT": nanogpt_runs}
+def vit_runs() -> dict[str, RunSettings]:
+    """The same of the figure on ImageNet."""
+    names = {label: image_runs.NAMES[method] for method, label in image_runs.IMAGENET.items()}
+    runs = image_runs.vit_runs("paper", image_runs.vit_data("paper"))
+    return {names[run.optimizer]: run for run in runs}
+
+
+def resnet_runs() -> dict[str, RunSettings]:
+    """The same of the figure on CIFAR-10, at the rates of the paper's table."""
+    methods = image_runs.VECTOR | image_runs.MATRIX
+    names = {label: image_runs.NAMES[method] for method, label in methods.items()}
+    printed = PRINTED["table-hyper"]["ResNet-20"]
+    rates = {name: row[0] for name, row in printed.items()}
+    runs = image_runs.cifar_runs("paper", image_runs.cifar_data("paper"))
+    return {names[run.optimizer]: run for run in runs if run.lr == rates[names[run.optimizer]]}
+
+
+TABLES: Final[dict[str, Callable[[], dict[str, RunSettings]]]] = {
+    "NanoGPT": nanogpt_runs,
+    "ViT-L/16": vit_runs,
+    "ResNet-20": resnet_runs,
+}
 """Title → the runs of each table of hyper-parameters; `printed` has the tables."""
 
-WITHIN: Final = {"NanoGPT": (274e6, 276e6)}  # parameters, as the paper's text has them
+WITHIN: Final = {"NanoGPT": (274e6, 276e6)}  # parameters, where the paper's text has them
 
 
 def read(run: RunSettings) -> dict[str, Any]:

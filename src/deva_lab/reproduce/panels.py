@@ -90,10 +90,11 @@ def _draw_points(axes: Axes, points: Points, look: Style) -> None:
     known = [(place, one) for place, one in points if math.isfinite(one.mean)]
     lost = [place for place, one in points if not math.isfinite(one.mean)]
     style = {**line_style(look), "marker": "o", "markersize": 4, "capsize": 3, "elinewidth": 0.9}
+    spreads = [math.nan if one.spread is None else one.spread for _, one in known]
     axes.errorbar(
         [place for place, _ in known],
         [one.mean for _, one in known],
-        yerr=[math.nan if one.spread is None else one.spread for _, one in known],
+        yerr=None if all(map(math.isnan, spreads)) else spreads,
         label=look.name,
         **style,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Any, Final
 
+_HYPER: Final = ("lr", "decay", "batch", "β₁", "β₂", "β₃", "ε", "refresh", "Nesterov")
 PRINTED: Final = MappingProxyType[str, Any](
     {
         "fig-nanogpt": {"fewer tokens than Muon to its final loss": {"soap": 0.043, "deva": 0.066}},
@@ -30,13 +31,31 @@ PRINTED: Final = MappingProxyType[str, Any](
         },
         "table-hyper": {
             "NanoGPT": {
-                "": ("lr", "decay", "batch", "β₁", "β₂", "β₃", "ε", "refresh", "Nesterov"),
+                "": _HYPER,
                 "Adam": (1e-3, 0.1, 49_152, 0.9, 0.99, None, 1e-8, None, False),
                 "Lion": (1e-3, 0.1, 49_152, 0.95, 0.95, None, 1e-8, None, True),
                 "Muon": (1e-3, 0.1, 49_152, 0.95, 0.95, 0.95, 1e-8, None, False),
                 "SOAP": (1e-3, 0.1, 49_152, 0.95, 0.95, 0.95, 1e-8, 10, False),
                 "AdaMuon": (1e-3, 0.1, 49_152, 0.95, 0.95, None, 1e-8, None, False),
                 "DeVA-S∞": (1e-3, 0.1, 49_152, 0.95, 0.95, 0.95, 1e-8, 10, False),
+            },
+            "ViT-L/16": {
+                "": _HYPER,
+                "Adam": (1e-3, 0.1, 512, 0.9, 0.999, None, 1e-8, None, False),
+                "Muon": (1e-3, 0.1, 512, 0.95, 0.95, None, 1e-8, None, True),
+                "SOAP": (1e-3, 0.1, 512, 0.95, 0.95, 0.95, 1e-8, 10, False),
+                "AdaMuon": (1e-3, 0.1, 512, 0.95, 0.95, None, 1e-8, None, False),
+                "DeVA-S∞": (1e-3, 0.1, 512, 0.95, 0.95, 0.95, 1e-8, 10, True),
+            },
+            "ResNet-20": {
+                "": _HYPER,
+                "Adam": (0.05, 0.1, 128, 0.9, 0.999, None, 1e-8, None, False),
+                "Signum": (0.05, 0.1, 128, 0.9, 0.999, None, 1e-8, None, False),
+                "DeVA-ℓ∞": (0.05, 0.1, 128, 0.9, 0.999, None, 1e-8, None, False),
+                "Muon": (1e-3, 0.1, 128, 0.95, 0.95, None, 1e-8, None, False),
+                "SOAP": (1e-3, 0.1, 128, 0.95, 0.95, 0.95, 1e-8, 5, False),
+                "AdaMuon": (1e-3, 0.1, 128, 0.95, 0.95, None, 1e-8, None, False),
+                "DeVA-S∞": (1e-3, 0.1, 128, 0.95, 0.95, 0.95, 1e-8, 5, False),
             },
         },
         "table-methods": {
@@ -46,6 +65,12 @@ PRINTED: Final = MappingProxyType[str, Any](
             "SPlus": ("Q_L, Q_R", False),
             "DeVA-S∞": ("Q_L, Q_R", True),
         },
+        "fig-cifar": {
+            "best rate": {"vector": 0.005, "matrix": 0.01},
+            "range": (0.005, 0.01),
+            "order": {"vector": "DeVA-ℓ∞ first", "matrix": "SOAP first"},
+        },
+        "fig-vit": {"order": "DeVA-S∞ first"},
         "table-snr": {
             "tokens": (5e6, 10e6, 50e6, 100e6, 500e6),
             "block.0.mlp.c_proj": (1973.9, 1634.4, 1534.6, 1635.8, 1652.0),

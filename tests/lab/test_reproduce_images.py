@@ -1,0 +1,222 @@
+"""`fig-cifar` and `fig-vit`: the paper's own settings, and what is said of made-up runs."""
+
+import math
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+from deva_lab.cli import main
+from deva_lab.data.images import load_images
+from deva_lab.entrants import Entrant
+from deva_lab.reproduce import cifar, hyper, image_runs, imagenet
+from deva_lab.reproduce.dry_run import parameters
+from deva_lab.reproduce.experiments import EXPERIMENTS
+from deva_lab.reproduce.image_runs import CIFAR, IMAGENET, MATRIX, VECTOR, VIT
+from deva_lab.settings import RunSettings
+
+Result = dict[str, object]
+
+# The paper's settings ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("label", [*VECTOR.values(), *MATRIX.values(), *IMAGENET.values()])
+def test_optimizers_are_named_as_runs_are_looked_up(label: str) -> None:
+    assert Entrant.parse(label).label == label
+
+
+@pytest.mark.parametrize("label", [*MATRIX.values(), *list(IMAGENET.values())[1:]])
+def test_what_is_no_matrix_has_the_paper_s_adam(label: str) -> None:
+    optimizer = Entrant.parse(label).build(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), 0.01)
+    assert optimizer.defaults["rest"] == "adamw"
+    assert optimizer.defaults["rest_betas"] == (0.9, 0.999)
+    assert optimizer.defaults["eps"] == 1e-8
+    # AdaMuon has the sign by itself
+    signed = label in (IMAGENET["devasinf"], IMAGENET["adamuon"])
+    assert optimizer.defaults.get("sign_stabilize", False) is signed
+
+
+def test_cifar_at_the_scale_of_the_paper() -> None:
+    runs = image_runs.cifar_runs("paper", image_runs.cifar_data("paper"))
+    rates = {run.lr for run in runs}
+    assert rates > {0.001, 0.005, 0.01, 0.05}  # those that the paper names, and more on both sides
+    assert len(runs) == 7 * len(rates)
+    for run in runs:
+        assert (run.task, run.size, run.data) == ("resnet", "resnet20", "cifar10")
+        assert run.steps * run.batch == 40 * 50_000
+        assert (run.batch, run.accumulate, run.warmup, run.dtype) == (128, 1, 0.0, "float32")
+        assert [run.rate(step) for step in (0, run.steps // 2)] == pytest.approx([1, 0.5], abs=1e-4)
+        assert parameters(run) == 269_722
+
+
+def test_vit_at_the_scale_of_the_paper() -> None:
+    runs = image_runs.vit_runs("paper", image_runs.vit_data("paper"))
+    assert len(runs) == 5
+    for run in runs:
+        assert (run.task, run.size, run.data, run.lr) == ("vit", "vit-l16", "imagenet-1k", 0.001)
+        assert run.batch * run.accumulate == 512
+        assert run.steps == 5 * 1_281_167 // 512
+        assert run.rate(0) == run.rate(run.steps - 1) == 1.0
+        assert parameters(run) == 304_326_632
+
+
+@pytest.mark.parametrize("make", [image_runs.cifar_data, image_runs.vit_data])
+def test_there_is_data_everywhere(make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("DEVA_DATA", raising=False)
+    assert make("cpu") == "digits"
+    monkeypatch.setenv("DEVA_DATA", str(tmp_path))
+    assert make("cpu") == "digits"
+    for name in ("cifar10-small", "tiny-imagenet-32px-40cls.tar.xz"):
+        (tmp_path / name).mkdir()
+    assert make("cpu") in ("cifar10-small", "tiny-imagenet")
+
+
+def test_hyper_parameters_are_those_of_the_paper_s_tables() -> None:
+    tables = hyper.compute({}, print)
+    assert len(tables["ViT-L/16"]["methods"]) == 5
+    assert len(tables["ResNet-20"]["methods"]) == 7
+    assert hyper.show(tables, Path()).verdict.startswith("holds: ")
+    tables["ResNet-20"]["methods"]["SOAP"]["refresh"] = 10
+    shown = hyper.show(tables, Path())
+    assert "SOAP refresh: 10 for 5" in shown.text
+
+
+def test_dry_run_counts_images_and_parameters(tmp_path, capsys) -> None:
+    words = ["reproduce", "fig-cifar", "fig-vit", "--scale", "paper", "--dry-run"]
+    assert main([*words, "--out", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    assert "fig-cifar: 42 runs, 84M images" in text
+    assert "vit vit-l16 on imagenet-1k, 304,326,632 parameters" in text
+
+
+def test_validation_images_are_counted_right() -> None:
+    assert len(load_images("digits").validation) == cifar.VALIDATED["digits"]
+
+
+# What is said of runs ----------------------------------------------------------------------------
+
+
+def made(run: RunSettings, *, loss: float, accuracy: float, status: str = "finished") -> Result:
+    """A result of a run whose loss falls from 3 to the given one."""
+    steps = list(range(0, run.steps + 1, run.evaluate_every))
+    losses = [loss + (3 - loss) * (1 - step / run.steps) for step in steps]
+    return {
+        "id": run.id,
+        "label": run.optimizer,
+        "status": status,
+        "settings": run.saved(),
+        "unit": "images",
+        "units": run.batch * run.accumulate,
+        "parameters": 269_722,
+        "curve": {
+            "step": steps,
+            "units": [step * run.batch for step in steps],
+            "seconds": [0.1 * step for step in steps],
+            "train_loss": [None, *losses[1:]],
+            "loss": losses,
+            "accuracy": [accuracy * step / run.steps for step in steps],
+        },
+        "mean_milliseconds": {"model": 80.0, "optimizer": 20.0, "data": 0.1},
+        "environment": {"processor": "a processor"},
+    }
+
+
+def method_of(run: RunSettings) -> str:
+    tables = (*VECTOR.items(), *MATRIX.items(), *IMAGENET.items())
+    return next(method for method, label in tables if label == run.optimizer)
+
+
+def cifar_results(best: dict[str, float], top: dict[str, float]) -> list[Result]:
+    """Runs whose accuracy falls off on both sides of a best rate, method by method."""
+    found = []
+    for run in image_runs.cifar_runs("cpu", "cifar10-small"):
+        method = method_of(run)
+        off = abs(math.log(run.lr / best.get(method, 0.01)))
+        found.append(made(run, loss=1.0, accuracy=top.get(method, 0.5) - 0.05 * off))
+    return found
+
+
+def verdicts(found: list) -> list[str]:
+    return [finding.verdict for finding in found]
+
+
+def test_cifar_as_the_paper_has_it(tmp_path: Path) -> None:
+    best = dict.fromkeys(VECTOR, 0.005)
+    shown = cifar.show(cifar_results(best, {"devalinf": 0.6, "soap": 0.65}), tmp_path)
+    assert shown.verdict == "holds: 5 of 5 claims hold"
+    assert "| DeVA-ℓ∞ | 52.0 | **60.0** | 56.5 | 48.5 | 0.005 | ≈ 0.005 |" in shown.text
+    assert "SOAP < " in shown.text
+    assert all(path.stat().st_size > 1000 for path in shown.figures)
+
+
+def test_cifar_the_other_way_round(tmp_path: Path) -> None:
+    best = {**dict.fromkeys(VECTOR, 0.05), **dict.fromkeys(MATRIX, 0.001)}
+    results = cifar_results(best, {"signum": 0.6, "muon": 0.65, "adamw": 0.3})
+    results[0]["status"] = "diverged"
+    shown = cifar.show(results, tmp_path)
+    assert shown.verdict == (
+        "holds in part: 1 of 5 claims holds in part, 4 of 5 claims do not hold"
+    )  # DeVA-ℓ∞ is above Adam
+    assert "| Adam | diverged |" in shown.text
+
+
+def test_a_difference_of_few_images_is_open() -> None:
+    errors = cifar.errors_of(cifar_results({}, {"devalinf": 0.505, "soap": 0.53}))
+    noise = cifar.resolution(errors, 2000)
+    assert noise == pytest.approx(100 * math.sqrt(2 * 0.47 * 0.53 / 2000))
+    assert verdicts(cifar.findings(errors, noise))[:2] == ["open", "holds"]
+
+
+def vit_results(**ends: float) -> list[Result]:
+    runs = image_runs.vit_runs("cpu", "digits")
+    return [made(run, loss=ends.get(method_of(run), 2.0), accuracy=0.4) for run in runs]
+
+
+def test_vit_as_the_paper_has_it(tmp_path: Path) -> None:
+    shown = imagenet.show(vit_results(devasinf=1.5), tmp_path)
+    assert shown.verdict == "holds: 4 of 4 claims hold"
+    assert "| DeVA-S∞ first | DeVA-S∞ < " in shown.text
+    row = next(line for line in shown.text.splitlines() if line.startswith("| Muon"))
+    half, end, share = (cell.strip() for cell in row.split("|")[2:5])
+    assert 2.5 < float(half) < 2.6  # the average lags behind 2.5
+    assert 2.0 < float(end) < 2.1
+    assert 60 < float(share.removesuffix(" %")) < 75  # two thirds of the way to 1.5
+
+
+def test_vit_in_part_and_diverged(tmp_path: Path) -> None:
+    results = vit_results(soap=1.2, muon=1.5, devasinf=1.5)
+    adam = next(run for run in results if run["label"] == IMAGENET["adamw"])
+    adam["status"] = "diverged"
+    adam["curve"] = {key: values[:5] for key, values in adam["curve"].items()}
+    shown = imagenet.show(results, tmp_path)
+    assert shown.verdict.startswith("holds in part: 2 of 4 claims hold, 1 of 4 claims is within")
+    assert "| Adam | diverged | diverged | – | diverged | – |" in shown.text
+
+
+# Carried out -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both experiments with the smallest models, two steps each."""
+    monkeypatch.delenv("DEVA_DATA", raising=False)
+    short = {"size": "tiny", "steps": 2, "batch": 8, "evaluate_every": 1}
+    for setups, rates in ((CIFAR, (0.005,)), (VIT, (0.001,))):
+        setup = image_runs.Setup(setups["cpu"].base.changed(**short), rates)
+        monkeypatch.setitem(setups, "cpu", setup)
+
+
+@pytest.mark.usefixtures("tiny")
+def test_both_run_from_a_command_once(tmp_path: Path, capsys) -> None:
+    words = ["reproduce", "fig-cifar", "fig-vit", "--jobs", "1", "--out", str(tmp_path)]
+    assert main(words) == 0
+    first = capsys.readouterr().out
+    assert first.count("**Verdict**") == 2
+    lines = (tmp_path / "results.jsonl").read_text().splitlines()
+    assert len(lines) == 7 + 5
+    assert main(words) == 0
+    assert first.endswith(capsys.readouterr().out)
+    assert (tmp_path / "results.jsonl").read_text().splitlines() == lines
+    for name in ("fig-cifar", "fig-vit"):
+        assert (tmp_path / f"{name}.svg").exists()
+        assert EXPERIMENTS[name].kind == "images"
