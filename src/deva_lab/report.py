@@ -36,11 +36,11 @@ def render(
     looks = styles(row.label for row in rows)
     chosen = best_runs(results)
     unit = rows[0].unit if rows else "units"
-    page = files("deva_lab").joinpath("page")
-    return Template(page.joinpath("report.html").read_text("utf-8")).substitute(
+    return Template(part("report.html")).substitute(
         title=escape(title or TITLE),
-        css=page.joinpath("report.css").read_text("utf-8"),
-        js=page.joinpath("report.js").read_text("utf-8"),
+        css=part("report.css"),
+        theme=part("theme.js"),
+        js=part("report.js"),
         headline=fragments.unbroken(headline(rows)),
         details=f"<p>{fragments.unbroken(' '.join(details(rows)))}</p>",
         facts=escape(fragments.facts(results)),
@@ -55,6 +55,11 @@ def render(
         made=fragments.made(results, command),
         data=script_json(page_data(results, rows, looks)),
     )
+
+
+def part(name: str) -> str:
+    """A file that pages are made of."""
+    return files("deva_lab").joinpath("page").joinpath(name).read_text("utf-8")
 
 
 def script_json(value: object) -> str:

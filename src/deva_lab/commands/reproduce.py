@@ -12,6 +12,7 @@ from ..carry_out import carry_out, check_jobs
 from ..display import display
 from ..errors import UsageError
 from ..files import write_text
+from ..reproduce.collected import write_page
 from ..reproduce.dry_run import dry_run
 from ..reproduce.experiment import SCALES, Experiment, page, results_of
 from ..reproduce.experiments import EXPERIMENTS, experiment, listing
@@ -29,6 +30,7 @@ Repeat an experiment of the paper and say whether it comes out as the paper has 
   deva reproduce fig-nanogpt table-nanogpt --out results
   deva reproduce all                              everything: about an hour on two cores
   deva reproduce all --scale paper --dry-run      what the paper's own size would take
+  deva reproduce --page reproduction.md           one page of all that DIR has, and report.html
 
 Results are kept in DIR, those of training run by run: experiments share them, a second call shows
 them at once, and one that was stopped goes on.
@@ -54,6 +56,12 @@ def add(commands: Commands) -> None:
     parser.add_argument("--jobs", type=int, metavar="N", help="runs side by side (as cores allow)")
     parser.add_argument("--dry-run", action="store_true", help="say which runs, and do none")
     parser.add_argument(
+        "--page",
+        type=Path,
+        metavar="FILE.md",
+        help="write all that DIR has into one page, its figures beside it, and as DIR/report.html",
+    )
+    parser.add_argument(
         "--out", type=Path, default=Path("runs/reproduce"), metavar="DIR", help="(runs/reproduce)"
     )
     parser.set_defaults(run=run)
@@ -64,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
     if options.list:
         print(listing())
         return 0
-    chosen = _chosen(options.ids)
+    chosen = _chosen(options.ids, page=options.page)
     check_jobs(options.jobs)
     if options.dry_run:
         print(dry_run(chosen, options.scale, options.out, options.data))
@@ -78,11 +86,16 @@ def run(options: argparse.Namespace) -> int:
         write_text(options.out / f"{one.id}.md", text)
         print(text)
         print(f"{options.out / one.id}.md")
+    if options.page is not None:
+        written = write_page([*EXPERIMENTS.values()], options.scale, options.out, options.page)
+        print(*written, sep="\n")
     return 0
 
 
-def _chosen(ids: Sequence[str]) -> list[Experiment | Trained]:
-    if not ids:
+def _chosen(ids: Sequence[str], *, page: Path | None) -> list[Experiment | Trained]:
+    if page is not None and page.suffix != ".md":
+        raise UsageError(f"--page must be a file that ends in .md, got {page}")
+    if not ids and page is None:
         raise UsageError("say which: deva reproduce ID, or --list to see them")
     names = [name for id_ in ids for name in (EXPERIMENTS if id_ == "all" else [id_])]
     return [experiment(name) for name in dict.fromkeys(names)]

@@ -283,17 +283,6 @@
     });
   });
 
-  const theme = document.getElementById("theme");
-  const dark = () => getComputedStyle(document.documentElement).colorScheme === "dark"
-    || (!document.documentElement.dataset.theme && matchMedia("(prefers-color-scheme: dark)").matches);
-  const nameTheme = () => { theme.textContent = dark() ? "Light" : "Dark"; };
-  theme.addEventListener("click", () => {
-    document.documentElement.dataset.theme = dark() ? "light" : "dark";
-    nameTheme();
-  });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", nameTheme);
-  nameTheme();
-  theme.hidden = false;
   figure.querySelector(".controls").hidden = false;
   const choice = (part) => figure.querySelector(`[data-${part}]`).parentElement;
   choice("seeds").hidden = !data.series.some((series) => series.runs.length > 1);

@@ -99,11 +99,9 @@ def results_of(
     experiment: Experiment, scale: Scale, folder: Path, *, say: Say, command: str
 ) -> dict[str, Any]:
     """The record of an experiment: from the folder if it is there, else computed and put there."""
+    if (found := kept(experiment, scale, folder)) is not None:
+        return found
     settings = dict(experiment.settings[scale])
-    path = folder / f"{experiment.id}-{_digest(experiment.id, settings)}.json"
-    if path.is_file():
-        cached: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return cached
     start = time.perf_counter()
     results = experiment.compute(settings, say)
     record = {
@@ -115,19 +113,25 @@ def results_of(
         "environment": environment("cpu"),
         "results": results,
     }
-    write_text(path, json.dumps(record) + "\n")
+    write_text(_path(experiment, scale, folder), json.dumps(record) + "\n")
     return record
 
 
-def _digest(name: str, settings: Settings) -> str:
-    key = json.dumps([name, deva_optim.__version__, settings], sort_keys=True)
-    return hashlib.blake2b(key.encode(), digest_size=5).hexdigest()
+def kept(experiment: Experiment, scale: Scale, folder: Path) -> dict[str, Any] | None:
+    """The record of an experiment that the folder has, if it has one."""
+    path = _path(experiment, scale, folder)
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def _path(experiment: Experiment, scale: Scale, folder: Path) -> Path:
+    key = [experiment.id, deva_optim.__version__, dict(experiment.settings[scale])]
+    data = json.dumps(key, sort_keys=True).encode()
+    return folder / f"{experiment.id}-{hashlib.blake2b(data, digest_size=5).hexdigest()}.json"
 
 
 def page(experiment: Shows, record: Mapping[str, Any], folder: Path) -> str:
     """The experiment as a page of Markdown, its figures being in the folder."""
     shown = experiment.show(record["results"], folder)
-    settings = ", ".join(f"{key} {value}" for key, value in record["settings"].items())
     parts = [
         f"# {experiment.id}: {experiment.what}",
         f"In the paper: {experiment.place}.",
@@ -135,10 +139,18 @@ def page(experiment: Shows, record: Mapping[str, Any], folder: Path) -> str:
         *(f"![{experiment.what}]({path.name})" for path in shown.figures if path.suffix == ".png"),
         *([f"*{shown.caption}*"] if shown.caption else []),
         f"**Verdict**: {shown.verdict}.",
-        f"`{record['command']}` · {settings or 'no settings'} · {record['seconds']:.0f} s"
-        f"{record.get('spent', '')} on {record['environment']['processor']}",
+        origin(record, record["command"]),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def origin(record: Mapping[str, Any], command: str) -> str:
+    """A line on how results were made: the command, the settings, the time and the machine."""
+    settings = ", ".join(f"{key} {value}" for key, value in record["settings"].items())
+    return (
+        f"`{command}` · {settings or 'no settings'} · {record['seconds']:.0f} s"
+        f"{record.get('spent', '')} on {record['environment']['processor']}"
+    )
 
 
 def markdown_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from ..carry_out import finished
+from ..carry_out import RESULTS, finished
 from ..errors import UsageError
 from ..plan import check_numbers
 from ..progress import Result
 from ..settings import RunSettings
+from ..summary import read_results
 from ..tasks import check_task
 from .experiment import Scale, Shown
 
@@ -90,6 +91,18 @@ def record_of(experiment: Trained, scale: Scale, folder: Path, data: str | None)
         "environment": results[0]["environment"],
         "results": results,
     }
+
+
+def kept_record(experiment: Trained, scale: Scale, folder: Path) -> dict[str, Any] | None:
+    """The record of an experiment, on whatever data, if the folder has all of its runs."""
+    path = folder / RESULTS
+    results = read_results(path) if path.is_file() else []
+    done = {result["id"] for result in results}
+    used = (result["settings"]["data"] for result in results)
+    for data in dict.fromkeys([experiment.data(scale), *used]):
+        if all(run.id in done for run in experiment.runs(scale, data)):
+            return record_of(experiment, scale, folder, data)
+    return None
 
 
 def _command(id_: str, scale: Scale, data: str) -> str:
