@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from torch.optim import Optimizer
 from torch.testing import assert_close
 
-from deva_optim import distributed
+from deva_optim import rounds
 from optimizers import MATRIX, OPTIMIZERS
 from ranks import run
 
@@ -23,17 +23,19 @@ Gradients = Callable[[int], list[Tensor | None]]
 STEPS = 25
 # Sides that no number of ranks divides, fewer rows than ranks, stacks, convolutions, vectors.
 SHAPES = ((7, 5), (5, 7), (3, 4), (3, 5, 4), (4, 2, 3, 3), (9,), (3,), (1, 4))
+SOME = ((7, 5), (3, 4), (3, 5, 4), (9,))  # where every shape would take too long
 TWINS = ((7, 5), (7, 5), (7, 5), (6, 6), (6, 6), (5,), (5,))
 OPTIONS: dict[str, Any] = {"lr": 2**-6, "weight_decay": 0.125, "refresh_every": 4}
-LAYOUTS: dict[str, tuple[tuple[int, ...], tuple[Any, ...]]] = {
-    "rows": ((-1,), (Shard(0),)),
-    "columns": ((-1,), (Shard(1),)),
-    "replicated": ((-1,), (Replicate(),)),
-    "hybrid": ((2, -1), (Replicate(), Shard(0))),
-    "rows-columns": ((2, -1), (Shard(0), Shard(1))),
-    "columns-replicated": ((2, -1), (Shard(1), Replicate())),
-    "rows-rows": ((2, -1), (Shard(0), Shard(0))),
+LAYOUTS: dict[str, tuple[Any, ...]] = {
+    "rows": (Shard(0),),
+    "columns": (Shard(1),),
+    "replicated": (Replicate(),),
+    "hybrid": (Replicate(), Shard(0)),
+    "rows-columns": (Shard(0), Shard(1)),
+    "columns-replicated": (Shard(1), Replicate()),
+    "rows-rows": (Shard(0), Shard(0)),
 }
+PARALLEL = ("rows", "ddp", "hybrid", "columns")  # FSDP2, DDP, HSDP, tensor parallel
 FEW = ("deva", "soap", "splus", "muon")
 
 
@@ -49,20 +51,20 @@ def gradients(like: list[Tensor], step: int) -> list[Tensor | None]:
 
 def build(name: str, params: Any, **options: Any) -> Optimizer:
     group = {"params": list(params), **OPTIONS, **options}
-    ranks = {key: group.pop(key) for key in ("process_group",) if key in group}
+    ranks = {key: group.pop(key) for key in ("process_group", "wire_dtype") if key in group}
     return OPTIMIZERS[name]([group], **ranks)
 
 
 def mesh(layout: str) -> DeviceMesh:
-    sizes, _ = LAYOUTS[layout]
-    rest = dist.get_world_size() // (2 if len(sizes) > 1 else 1)
-    return init_device_mesh("cpu", tuple(rest if size < 0 else size for size in sizes))
+    world = dist.get_world_size()
+    first = min(2, world)
+    sizes = (first, world // first) if len(LAYOUTS[layout]) > 1 else (world,)
+    return init_device_mesh("cpu", sizes)
 
 
 def placed(X: Tensor, on: DeviceMesh, layout: str) -> DTensor:
     """X as the layout has it; a vector has no columns and is repeated."""
-    _, placements = LAYOUTS[layout]
-    fitting = [Replicate() if getattr(p, "dim", 0) >= X.ndim else p for p in placements]
+    fitting = [Replicate() if getattr(p, "dim", 0) >= X.ndim else p for p in LAYOUTS[layout]]
     return distribute_tensor(X.clone(), on, fitting, src_data_rank=None)
 
 
@@ -116,37 +118,37 @@ def past(start: list[Tensor], steps: int = STEPS) -> list[list[Tensor | None]]:
 
 
 @cache
-def expected(name: str) -> list[Tensor]:
-    start = weights()
+def expected(name: str, shapes: Any = SHAPES) -> list[Tensor]:
+    start = weights(shapes)
     return alone(name, start, past(start), foreach=False)
 
 
-def trajectories(cases: list[tuple[str, str]]) -> list[list[Tensor]]:
-    start = weights()
+def trajectories(cases: list[tuple[str, str]], shapes: Any = SHAPES) -> list[list[Tensor]]:
+    start = weights(shapes)
     return [together(name, start, past(start), layout, foreach=False) for name, layout in cases]
 
 
 @pytest.mark.parametrize(
-    ("size", "names", "layouts"),
+    ("size", "names", "layouts", "shapes"),
     [
-        (1, FEW, ("rows", "ddp")),
-        (2, tuple(OPTIMIZERS), ("rows",)),
-        (2, MATRIX, ("ddp",)),
-        (2, FEW, ("columns", "replicated")),
-        (4, tuple(OPTIMIZERS), ("hybrid",)),
-        (4, FEW, ("rows", "ddp")),
-        (4, FEW[:2], ("columns", "rows-columns", "columns-replicated", "rows-rows")),
+        (1, MATRIX, PARALLEL, SOME),
+        (2, tuple(OPTIMIZERS), ("rows",), SHAPES),
+        (2, MATRIX, ("ddp", "hybrid", "columns"), SOME),
+        (2, FEW, ("ddp", "columns", "replicated"), SHAPES),
+        (4, tuple(OPTIMIZERS), ("hybrid",), SHAPES),
+        (4, MATRIX, ("rows", "ddp", "columns"), SOME),
+        (4, FEW[:2], ("columns", "rows-columns", "columns-replicated", "rows-rows"), SHAPES),
     ],
-    ids=lambda x: x if isinstance(x, int) else "all" if len(x) > 5 else "-".join(x),
+    ids=["1", "2-rows", "2", "2-few", "4-hybrid", "4", "4-few"],
 )
 def test_ranks_together_take_the_step_of_one(
-    size: int, names: tuple[str, ...], layouts: tuple[str, ...]
+    size: int, names: tuple[str, ...], layouts: tuple[str, ...], shapes: Any
 ) -> None:
     """One parameter at a time the arithmetic is the same, and so is every bit of a matrix."""
     cases = [(name, layout) for name in names for layout in layouts]
-    for found in run(size, trajectories, cases):
+    for found in run(size, trajectories, cases, shapes):
         for (name, layout), ours in zip(cases, found, strict=True):
-            for X, Y in zip(ours, expected(name), strict=True):
+            for X, Y in zip(ours, expected(name, shapes), strict=True):
                 # Only the mean of V in DeVA-ℓ∞'s ε is summed in another order; that is 1e-8 of V.
                 atol = 1e-6 if X.ndim < 2 else 0.0
                 assert_close(X, Y, rtol=0, atol=atol, msg=f"{name}, {layout}: {X - Y}")
@@ -183,7 +185,7 @@ def test_eps_is_relative_to_the_mean_of_the_whole() -> None:
 
 
 def in_rounds(names: tuple[str, ...]) -> list[list[Tensor]]:
-    distributed.BUCKET = 40  # one or two matrices a round
+    rounds.BUCKET = 40  # one or two matrices a round
     return trajectories([(name, layout) for name in names for layout in ("rows", "ddp")])
 
 
@@ -339,3 +341,23 @@ def test_state_lives_with_its_owner_alone(layout: str) -> None:
     for _, before, averages, _ in found:
         assert_close(before, whole(params), rtol=0, atol=0)
         assert_close(averages, theirs, rtol=0, atol=0)
+
+
+def swapped() -> list[Tensor]:
+    """Accelerate shards the model after the optimizer was made, and swaps its parameters."""
+    start = weights()
+    on = mesh("rows")
+    optimizer = build("deva", [nn.Parameter(x.clone()) for x in start], foreach=False)
+    params = [nn.Parameter(placed(x, on, "rows")) for x in start]
+    groups = iter(params)
+    for group in optimizer.param_groups:
+        group["params"] = [next(groups) for _ in group["params"]]
+    advance(params, optimizer, lambda g: placed(g, on, "rows"), past(start, 6))
+    return whole(params)
+
+
+def test_parameters_may_be_sharded_after_the_optimizer_was_made() -> None:
+    start = weights()
+    theirs = alone("deva", start, past(start, 6), foreach=False)
+    for ours in run(2, swapped):
+        assert_close(ours, theirs, rtol=0, atol=1e-6)  # as above

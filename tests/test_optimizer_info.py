@@ -312,8 +312,9 @@ class TestOptimizerInfo(TestCase):
         """test_optim_infos_do_not_specify_global_cliquey_kwargs, and nothing else is left out."""
         inputs = optim_info.optim_inputs_func(device=device)
         given = {key for x in inputs for key in x.kwargs}
-        # A process group takes processes: see test_distributed.py.
-        assert given == options_of(optim_info.optim_cls) - {"foreach", "process_group"}
+        # What concerns several ranks takes processes: see test_distributed.py.
+        ranks = {"process_group", "wire_dtype"}
+        assert given == options_of(optim_info.optim_cls) - {"foreach"} - ranks
 
     def test_every_optimizer_is_described(self, device):
         public = (getattr(do, name) for name in do.__all__)

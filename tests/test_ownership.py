@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 import deva_optim as do
-from deva_optim.engine import DEFAULTS
+from deva_optim.defaults import DEFAULTS
 from deva_optim.layout import parts
 from deva_optim.ownership import owners, step_cost
 

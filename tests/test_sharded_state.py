@@ -50,10 +50,10 @@ class Model(nn.Module):
         return x.clone() if self.on is None else placed(x, self.on, self.layout)
 
 
-def made(name: str, layout: str | None) -> tuple[Model, Optimizer]:
+def made(name: str, layout: str | None, **options: Any) -> tuple[Model, Optimizer]:
     model = Model(layout)
     ranks = {"process_group": dist.group.WORLD} if layout == "ddp" else {}
-    return model, build(name, model.weights, foreach=False, **ranks)
+    return model, build(name, model.weights, foreach=False, **ranks, **options)
 
 
 def go_on(model: Model, optimizer: Optimizer, first: int) -> None:
@@ -171,6 +171,64 @@ def test_whole_and_cut_state_are_the_same(layout: str) -> None:
         for name, ours in zip(3 * NAMES, ends, strict=True):
             theirs = alone(name, start, past(start, 2 * STEPS), foreach=False)
             assert_close(ours, theirs, rtol=0, atol=1e-6, msg=name)  # as above
+
+
+NARROW: dict[str, Any] = {"state_dtype": torch.bfloat16, "msign_dtype": torch.bfloat16}
+
+
+def narrow(folder: str, layout: str) -> list[list[Tensor]]:
+    """Options that are dtypes, through every way to save and load."""
+    first = made("deva", layout, **NARROW)
+    go_on(*first, 0)
+    ways = (
+        StateDictOptions(),
+        StateDictOptions(flatten_optimizer_state_dict=True),
+        StateDictOptions(cpu_offload=True),
+        StateDictOptions(full_state_dict=True),
+        StateDictOptions(full_state_dict=True, cpu_offload=True, broadcast_from_rank0=True),
+    )
+    ends = []
+    for i, options in enumerate(ways):
+        second = made("deva", layout)  # the options come with the state
+        weights = get_model_state_dict(first[0], options=options)
+        state = get_optimizer_state_dict(*first, options=options)
+        if not options.full_state_dict:
+            dcp.save({"state": state}, checkpoint_id=f"{folder}/{i}")
+            state = get_optimizer_state_dict(*made("deva", layout, **NARROW), options=options)
+            dcp.load({"state": state}, checkpoint_id=f"{folder}/{i}")
+        set_model_state_dict(second[0], weights, options=options)
+        set_optimizer_state_dict(*second, state, options=options)
+        for group in second[1].param_groups:
+            assert {key: group[key] for key in NARROW} == NARROW
+        go_on(*second, STEPS)
+        ends.append(whole(second[0].weights))
+    return ends
+
+
+@pytest.mark.parametrize("layout", ["rows", "ddp"])
+def test_options_that_are_dtypes_survive(tmp_path: Path, layout: str) -> None:
+    start = weights()
+    theirs = alone("deva", start, past(start, 2 * STEPS), foreach=False, **NARROW)
+    for ends in run(2, narrow, str(tmp_path), layout):
+        for ours in ends:
+            assert_close(ours, theirs, rtol=0, atol=0)
+
+
+def apart() -> list[tuple[int, int]]:
+    """Steps of two optimizers, one of which has loaded the state of the other, and gone on."""
+    first, second = made("deva", "rows"), made("deva", "rows")
+    go_on(*first, 0)
+    second[1].load_state_dict(first[1].state_dict())
+    go_on(*second, STEPS)
+    return [
+        (int(first[1].state[p]["step"]), int(second[1].state[q]["step"]))
+        for p, q in zip(first[0].weights, second[0].weights, strict=True)
+    ]
+
+
+def test_what_is_loaded_is_a_copy() -> None:
+    for found in run(2, apart):
+        assert set(found) == {(STEPS, 2 * STEPS)}
 
 
 def shares() -> list[tuple[int, int]]:

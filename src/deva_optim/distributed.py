@@ -8,41 +8,46 @@ weight back. All ranks see the same squared norms of the gradients, and so decid
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed import ProcessGroup
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from .adaptations import LINF
 from .layout import whole
-from .ownership import Member
+from .members import Member
 from .roster import Roster, local
+from .rounds import Job, overlapped, rounds
 from .screen import screen_known, squared_norms
 from .sharded_state import block, spread_state, take_
 from .skips import SkipLog
-from .spread import BUCKET, Crew, Parcel, Spread, collect_, deliver_
+from .spread import Crew
 from .stack import Entry, Stack, compute_dtype, scalar_dtype, stacks
 from .state import initial_state
+from .telemetry import Rows, looks_at_gradient, rows
 from .validation import check_gradient
 
 Grads = Mapping[Tensor, Tensor | None]  # of each parameter the block of this rank
 State = Mapping[Tensor, dict[str, Any]]
 
 
-@dataclass(slots=True)
-class Job:
-    """A member that takes part in this step, with its entry on this rank."""
-
-    member: Member
-    entry: Entry
-    spread: Spread
-    grad: Tensor  # this rank's block of it
-
-
 class Fleet(Roster):
-    """The parameters that several ranks share: their steps and their checkpoints."""
+    """The parameters that several ranks share: their steps and their checkpoints.
+
+    Args:
+        ranks: Who shares the parameters that are not DTensors; None if nobody does.
+        wire_dtype: dtype of float32 numbers on their way; None leaves them as they are.
+    """
+
+    def __init__(
+        self, ranks: ProcessGroup | DeviceMesh | None, wire_dtype: torch.dtype | None
+    ) -> None:
+        super().__init__(ranks)
+        self._wire_dtype = wire_dtype
 
     def stacks(
         self,
@@ -61,11 +66,9 @@ class Fleet(Roster):
         ]
         kept = {id(e) for e in screen_known([job.entry for job in jobs], squares, log)}
         jobs = [job for job in jobs if id(job.entry) in kept]
-        yield from self._vectors([job for job in jobs if not job.member.is_matrix])
-        for crew in self._crews.values():
-            matrices = [j for j in jobs if j.member.is_matrix and j.spread.crew is crew]
-            for some in self._rounds(matrices):
-                yield from self._matrices(crew, some)
+        vectors = self._vectors([job for job in jobs if not job.member.is_matrix])
+        matrices = rounds(self, [job for job in jobs if job.member.is_matrix], self._wire_dtype)
+        yield from overlapped(matrices, meanwhile=vectors)
 
     def squared_norms(self, members: list[Member]) -> dict[Tensor, float]:
         """The squared norm of every gradient that any rank has."""
@@ -73,6 +76,23 @@ class Fleet(Roster):
         copies = [self._spreads[m.param].copies for m in present]
         pairs = zip(present, squares.tolist(), copies, strict=True)
         return {m.param: square / count for m, square, count in pairs}
+
+    def telemetry(self, members: list[Member], state: State) -> Rows:
+        """What can be said of every matrix that has taken a step, told by the owners to all."""
+        stepped = [m for m in members if m.is_matrix and state.get(m.param)]
+        grads = {m.param: _local_grad(m) for m in stepped}
+        present, squares = self._agree(stepped, grads)
+        there = {m.param for m, x in zip(present, squares.tolist(), strict=True) if isfinite(x)}
+        jobs = [self._job(m, grads[m.param], state[m.param], 0) for m in stepped]
+        seen = [j for j in jobs if j.member.param in there or not looks_at_gradient(j.entry)]
+        found: Rows = {}
+        for some in rounds(self, seen):
+            some.send()
+            found |= rows(some.receive())
+            some.let_go()
+        for crew in self.crews:
+            found |= crew.union(found)
+        return {m.name: found[m.name] for m in stepped if m.name in found}
 
     def spread_state(self, members: list[Member], state: State) -> dict[Tensor, dict[str, Any]]:
         """The state of the members as a checkpoint has it."""
@@ -89,7 +109,7 @@ class Fleet(Roster):
     def _agree(self, members: list[Member], grads: Grads) -> tuple[list[Member], Tensor]:
         """The members that have a gradient on any rank, and the squared norms, on the host."""
         count, squares = {}, {}
-        for crew in self._crews.values():
+        for crew in self.crews:
             mine = [m for m in members if self._spreads[m.param].crew is crew]
             for m, (n, square) in zip(mine, _sums(crew, mine, grads), strict=True):
                 count[m.param], squares[m.param] = n, square
@@ -116,13 +136,14 @@ class Fleet(Roster):
             parts = (whole(tuple(X.shape)),)
             if not state:
                 state.update(initial_state(X, m.group, m.method, parts))
-            return Job(m, Entry(X, grad, state, m.group, m.method, parts, m.name), spread, grad)
+            entry = Entry(X, grad, state, m.group, m.method, parts, m.name)
+            return Job(m, entry, spread, -1, grad, X)
         if not state:
             state.update(self._matrix_state(m, X, phase))
         entry = Entry(X, grad, state, m.group, m.method, m.parts, m.name)
         if m.method.basis is not None:
             entry.clock, entry.waiting = int(state["clock"]), int(state["waiting"])
-        return Job(m, entry, spread, grad)
+        return Job(m, entry, spread, self._owners[m.param], grad, X)
 
     def _matrix_state(self, m: Member, X: Tensor, phase: int) -> dict[str, Tensor]:
         """The state of a matrix; other ranks than its owner know the names and shapes of it."""
@@ -149,7 +170,7 @@ class Fleet(Roster):
             for stack in stacks(j.entry for j in jobs)
             for e, total in zip(stack.entries, _next_sums(stack), strict=True)
         }
-        for crew in self._crews.values():
+        for crew in self.crews:
             mine = [j for j in jobs if j.spread.crew is crew]
             if mine:
                 device = mine[0].entry.param.device
@@ -158,32 +179,6 @@ class Fleet(Roster):
                 for j, x in zip(mine, total, strict=True):
                     sums[id(j.entry)] = x / (j.spread.copies * j.member.param.numel())
         return sums
-
-    def _rounds(self, jobs: list[Job]) -> Iterator[list[Job]]:
-        """The matrices in rounds, in each of which no owner has more than a bucket."""
-        queues: dict[int, list[Job]] = {}
-        for job in jobs:
-            queues.setdefault(self._owners[job.member.param], []).append(job)
-        while any(queues.values()):
-            yield [job for queue in queues.values() for job in _bucket(queue)]
-
-    def _matrices(self, crew: Crew, jobs: list[Job]) -> Iterator[Stack]:
-        """The stacks of the matrices that this rank owns, brought together and sent back."""
-        own = [job for job in jobs if self.owns(job.member.param)]
-        weights = [(job, job.entry.param) for job in jobs]
-        for e, shape in ((job.entry, job.member.param.shape) for job in own if job.spread.cut):
-            e.grad, e.param = e.grad.new_empty(shape), e.param.new_empty(shape)
-        gradients = [self._parcel(job, job.grad, job.entry.grad) for job in jobs]
-        parcels = [self._parcel(job, X, job.entry.param) for job, X in weights]
-        collect_(crew, [*gradients, *parcels])
-        yield from stacks(job.entry for job in own)
-        deliver_(crew, parcels)
-        for job, X in weights:  # the next round needs the memory
-            job.entry.param, job.entry.grad = X, job.grad
-
-    def _parcel(self, job: Job, block: Tensor, whole: Tensor) -> Parcel:
-        param = job.member.param
-        return Parcel(self._owners[param], job.spread, block, whole if self.owns(param) else None)
 
 
 def _local_grad(m: Member) -> Tensor | None:
@@ -228,13 +223,3 @@ def _next_sums(stack: Stack) -> Tensor:
     M = stack.read("exp_avg").lerp(stack.G, 1 - beta1).flatten(1)
     V = stack.read("exp_avg_sq").flatten(1)
     return beta2 * V.sum(1) + (1 - beta2) * M.square().sum(1)
-
-
-def _bucket(queue: list[Job]) -> list[Job]:
-    """Take from the queue as many as fit into a bucket, and at least one."""
-    some = [queue.pop(0)] if queue else []
-    size = sum(job.member.param.numel() for job in some)
-    while queue and size + queue[0].member.param.numel() <= BUCKET:
-        some.append(queue.pop(0))
-        size += some[-1].member.param.numel()
-    return some

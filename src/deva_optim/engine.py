@@ -4,61 +4,23 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, overload
+from typing import Any, overload
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT, StateDict
 
 from . import upkeep
-from .layout import Part, parts, whole
-from .methods import METHODS, Method, method_of
-from .ownership import Member
-from .schedule import phases, refresh_cost
+from .defaults import DEFAULTS
+from .members import Member, members
+from .schedule import first_phases
 from .screen import screen, squared_norms
+from .sharing import Ranks, Sharing
 from .skips import SkipLog
 from .stack import Entry, Stack, apply_, compute_dtype, stacks
-from .state import initial_state, unwrap_, wrapped
-from .telemetry import Telemetry, looks_at_gradient, read
+from .state import check_loaded, initial_state, named_dtypes, unwrap_, wrapped
+from .telemetry import Telemetry, numbered, rows, stepped
 from .validation import as_list, check_gradient, check_group, check_parameter
-
-if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup
-    from torch.distributed.device_mesh import DeviceMesh
-
-    from .distributed import Fleet
-
-Ranks: TypeAlias = "ProcessGroup | DeviceMesh | None"
-
-DEFAULTS: Final[dict[str, Any]] = {
-    "lr": 1e-3,
-    "betas": (0.9, 0.99),
-    "rest_betas": (0.9, 0.99),
-    "eps": 1e-8,
-    "weight_decay": 0.0,
-    "nesterov": False,
-    "maximize": False,
-    "foreach": None,
-    "method": "adamw",
-    "variant": "default",
-    "rest": "adamw",
-    "refresh_every": 10,
-    "stagger": True,
-    "sign_stabilize": False,
-    "msign": "newton-schulz",
-    "msign_dtype": None,
-    "sides": "both",
-    "max_dim": 10_000,
-    "skip_first": False,
-    "ema_rate": 0.999,
-    "nonfinite": "skip",
-    "state_dtype": None,
-    "role": "auto",
-    "layout": "auto",
-    "split": None,
-    "split_dim": -2,
-}
-"""What a group holds unless it says otherwise; the classes in `zoo` set their own."""
 
 
 class Engine(Optimizer):
@@ -83,11 +45,14 @@ class Engine(Optimizer):
     """
 
     def __init__(
-        self, params: ParamsT, defaults: dict[str, Any], process_group: Ranks = None
+        self,
+        params: ParamsT,
+        defaults: dict[str, Any],
+        process_group: Ranks = None,
+        wire_dtype: torch.dtype | None = None,
     ) -> None:
         self._skips = SkipLog()
-        self._ranks = process_group
-        self._fleet: Fleet | None = None
+        self._sharing = Sharing(process_group, wire_dtype)
         super().__init__(params, {**DEFAULTS, **defaults})
 
     @property
@@ -113,7 +78,8 @@ class Engine(Optimizer):
 
         Right after a refresh Γ is seen in the new basis, as the next step will see it. Γ of the
         instantaneous variant and the direction with Nesterov are made of the gradient too: where
-        that is gone, or not finite, such a matrix has no row. Nor has one that several ranks share.
+        that is gone, or not finite, such a matrix has no row. Where ranks share parameters, all of
+        them must ask; the owners answer, and every rank gets all rows.
 
         To TensorBoard, with `scalars` of `deva_optim.telemetry`:
 
@@ -127,7 +93,9 @@ class Engine(Optimizer):
         >>> {key: round(x, 4) for key, x in optimizer.telemetry()["weight"].items()}
         {'msign_error': 0.0, 'update_ratio': 0.0291, 'skipped': 0.0}
         """
-        return read(self._stepped(), self._skips.of)
+        found = rows(stepped(self._own(lambda _: True), self.state))
+        found |= self._sharing.telemetry(self.param_groups, self.state)
+        return numbered(found, self._skips.of)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters, checked before anything is changed."""
@@ -150,7 +118,7 @@ class Engine(Optimizer):
                 raise ValueError(f"{name} is given twice; every parameter belongs to one group")
             known.add(id(param))
         super().add_param_group(group)
-        self._share(self.param_groups[-1]["params"])
+        self._sharing.add(self.param_groups[-1]["params"])
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -165,40 +133,36 @@ class Engine(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        if not self.state:  # until now others may have been put in the place of parameters
+            self._sharing.add([p for group in self.param_groups for p in group["params"]])
         for stack in stacks(screen(list(self._entries()), self._skips)):
             _advance_(stack)
-        if self._fleet is not None:
-            shared = self._shared()
-            for stack in self._fleet.stacks(shared, self.state, self._phases, self._skips):
-                _advance_(stack)
+        for stack in self._sharing.stacks(self.param_groups, self.state, self._skips):
+            _advance_(stack)
         return loss
 
     @torch.no_grad()
     def squared_norms(self) -> dict[Tensor, float]:
         """The squared norm of every gradient, over all ranks, which must all ask for it."""
         kinds: defaultdict[tuple[Any, ...], list[Any]] = defaultdict(list)
-        for _, p, _ in self._own_members():
-            kinds[p.device, compute_dtype(p)].append(p)
+        for m in self._own(_has_gradient):
+            kinds[m.param.device, compute_dtype(m.param)].append(m.param)
         found: dict[Tensor, float] = {}
         for (_, dtype), params in kinds.items():
             squares = squared_norms([p.grad for p in params], dtype)
             found.update(zip(params, squares.tolist(), strict=True))
-        if self._fleet is not None:
-            found |= self._fleet.squared_norms(self._shared())
-        return found
+        return found | self._sharing.squared_norms(self.param_groups)
 
     def state_dict(self) -> StateDict:
-        """The state; where ranks share parameters as DTensors, which all ranks must ask for."""
-        if self._fleet is None:
-            return super().state_dict()
-        hook = self.register_state_dict_post_hook(self._spread_state, prepend=True)
+        """The state, dtypes by name; of what ranks share as DTensors, which all must ask for."""
+        hook = self.register_state_dict_post_hook(_portable, prepend=True)
         try:
             return super().state_dict()
         finally:
             hook.remove()
 
     def load_state_dict(self, state_dict: StateDict) -> None:
-        """Load a state, in the precision in which it was saved.
+        """Load a state, in the precision in which it was saved; an error leaves the old one.
 
         torch casts every tensor to the dtype of its parameter, which would round the float32
         state of a bfloat16 weight; so the tensors are wrapped while torch looks at them.
@@ -211,19 +175,24 @@ class Engine(Optimizer):
                 )
         wrap = self.register_load_state_dict_pre_hook(wrapped)  # the last of the hooks before,
         unwrap = self.register_load_state_dict_post_hook(_unwrap_, prepend=True)  # the first after
+        before = self.state, self.param_groups
         try:
             super().load_state_dict(state_dict)
+        except BaseException:
+            self.state, self.param_groups = before
+            raise
         finally:
             wrap.remove()
             unwrap.remove()
 
     def __getstate__(self) -> dict[str, Any]:
-        if self._fleet is not None:
+        if self._sharing:
             raise TypeError(
                 "an optimizer whose parameters are shared by several ranks cannot be copied or "
                 "pickled; make another one and load the state_dict of this one into it"
             )
-        return {**super().__getstate__(), "_skips": self._skips, "_ranks": None, "_fleet": None}
+        own = {"_skips": self._skips, "_sharing": self._sharing}
+        return {**super().__getstate__(), **own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -233,94 +202,32 @@ class Engine(Optimizer):
 
     def _entries(self) -> Iterator[Entry]:
         """The parameters that have a gradient, all gradients checked before any state is made."""
-        members = self._own_members()
-        for _, p, name in members:
-            check_gradient(p.grad, name)
-        phase = self._phases() if any(not self.state[p] for _, p, _ in members) else {}
-        for group, p, name in members:
-            method, pieces = _read(p, group)
+        own = self._own(_has_gradient)
+        for _, p, name, _, _ in own:
+            check_gradient(p.grad, name)  # type: ignore[arg-type]
+        phase = {}
+        if any(not self.state[p] for _, p, _, _, _ in own):
+            phase = first_phases(self.param_groups)
+        for group, p, name, method, parts in own:
             state = self.state[p]
             if not state:
-                state.update(initial_state(p, group, method, pieces, phase.get(p, 0)))
-            entry = Entry(p, p.grad, state, group, method, pieces, name)
+                state.update(initial_state(p, group, method, parts, phase.get(p, 0)))
+            entry = Entry(p, p.grad, state, group, method, parts, name)  # type: ignore[arg-type]
             if method.basis is not None:
                 entry.clock, entry.waiting = int(state["clock"]), int(state["waiting"])
             yield entry
 
-    def _stepped(self) -> Iterator[Entry]:
-        """The matrices that have taken a step, and whose gradient is there if it is needed."""
-        for i, group in enumerate(self.param_groups):
-            for p, name in zip(group["params"], _names(group, i), strict=True):
-                method, pieces = _read(p, group)
-                state = self.state.get(p)
-                shared = self._fleet is not None and p in self._fleet
-                if not state or method.vector is None or shared:
-                    continue
-                grad = torch.zeros_like(p) if p.grad is None else p.grad
-                entry = Entry(p, grad, state, group, method, pieces, name)
-                if not looks_at_gradient(entry) or (
-                    p.grad is not None and bool(grad.isfinite().all())
-                ):
-                    yield entry
-
-    def _own_members(self) -> list[tuple[dict[str, Any], Any, str]]:
-        """The parameters that have a gradient and are not shared with other ranks."""
-        return [
-            (group, p, name)
-            for i, group in enumerate(self.param_groups)
-            for p, name in zip(group["params"], _names(group, i), strict=True)
-            if p.grad is not None and (self._fleet is None or p not in self._fleet)
-        ]
-
-    def _share(self, params: list[Tensor]) -> None:
-        """Tell the fleet, which is there only if somebody needs it, of new parameters."""
-        if self._ranks is None and not any(_is_dtensor(p) for p in params):
-            return
-        if self._fleet is None:
-            from .distributed import Fleet  # it takes a while to import
-
-            self._fleet = Fleet(self._ranks)
-        for p in params:
-            self._fleet.add(p)
-
-    def _shared(self) -> list[Member]:
-        """The parameters that several ranks share."""
-        return [
-            Member(group, p, name, *_read(p, group))
-            for i, group in enumerate(self.param_groups)
-            for p, name in zip(group["params"], _names(group, i), strict=True)
-            if self._fleet is not None and p in self._fleet
-        ]
+    def _own(self, wanted: Callable[[Tensor], bool]) -> list[Member]:
+        """The parameters that are wanted and not shared with other ranks."""
+        if not self._sharing:
+            return members(self.param_groups, wanted)
+        return members(self.param_groups, lambda p: wanted(p) and p not in self._sharing)
 
     @torch.no_grad()
     def _blocks(self, key: str) -> dict[Tensor, Tensor]:
         """A state of the shape of its parameter; of one that ranks share, the block of this one."""
         found = {p: x[key] for p, x in self.state.items() if x}
-        if self._fleet is not None:
-            shared = [m for m in self._shared() if m.param in found]
-            found |= {m.param: self._fleet.block(m, found[m.param]) for m in shared}
-        return found
-
-    def _spread_state(self, _: Optimizer, state_dict: StateDict) -> StateDict:
-        assert self._fleet is not None
-        spread = self._fleet.spread_state(self._shared(), self.state)
-        params = [p for group in self.param_groups for p in group["params"]]
-        state = {i: spread.get(params[i], x) for i, x in state_dict["state"].items()}
-        return {**state_dict, "state": state}
-
-    def _phases(self) -> dict[Tensor, int]:
-        """Where the clocks start, so that the refreshes are spread over the steps."""
-        costs: defaultdict[int, dict[Tensor, int]] = defaultdict(dict)  # by period
-        for group in self.param_groups:
-            for p in group["params"] if group["stagger"] else ():
-                method, pieces = _read(p, group)
-                if method.basis is not None:
-                    costs[group["refresh_every"]][p] = refresh_cost(pieces, group)
-        return {
-            p: phase
-            for period, cost in costs.items()
-            for p, phase in zip(cost, phases(list(cost.values()), period), strict=True)
-        }
+        return found | self._sharing.blocks(self.param_groups, found)
 
 
 def _advance_(stack: Stack) -> None:
@@ -337,30 +244,25 @@ def _advance_(stack: Stack) -> None:
         basis.after(stack)
 
 
+def _has_gradient(param: Tensor) -> bool:
+    return param.grad is not None
+
+
+def _portable(optimizer: Optimizer, state_dict: StateDict) -> StateDict:
+    """The state as any way of saving takes it, and any number of ranks can read it."""
+    assert isinstance(optimizer, Engine)
+    spread = optimizer._sharing.spread_state(optimizer.param_groups, optimizer.state)
+    params = [p for group in optimizer.param_groups for p in group["params"]]
+    state = {
+        i: spread.get(params[i], x) if isinstance(i, int) else x
+        for i, x in state_dict["state"].items()
+    }
+    return {**state_dict, "state": state, "param_groups": named_dtypes(state_dict["param_groups"])}
+
+
 def _unwrap_(optimizer: Optimizer) -> None:
     assert isinstance(optimizer, Engine)
-    if optimizer._fleet is not None:
-        optimizer._fleet.take_(optimizer._shared(), optimizer.state)
+    loaded = members(optimizer.param_groups, lambda p: bool(optimizer.state.get(p)))
+    check_loaded(loaded, optimizer.state)
+    optimizer._sharing.take_(optimizer.param_groups, optimizer.state)
     unwrap_(optimizer)
-
-
-def _is_dtensor(param: Tensor) -> bool:
-    return hasattr(param, "device_mesh")
-
-
-def _read(param: Tensor, group: dict[str, Any]) -> tuple[Method, tuple[Part, ...]]:
-    """The method for a parameter and the parts it is read as."""
-    method, shape = method_of(group), tuple(param.shape)
-    if method.vector is not None:
-        pieces = parts(shape, group["layout"], group["split"], group["split_dim"])
-        if pieces and group["role"] != "vector":
-            return method, pieces
-        method = METHODS[group["rest"]]
-    return method, (whole(shape),)
-
-
-def _names(group: dict[str, Any], index: int) -> list[str]:
-    """The names of a group's parameters, or where to find them."""
-    count = len(group["params"])
-    names: list[str] | None = group.get("param_names")
-    return names or [f"param_groups[{index}]['params'][{i}]" for i in range(count)]

@@ -7,9 +7,7 @@ about 1/N of the work. Costs are multiplications up to a common factor; only rat
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
-
-from torch import Tensor
+from typing import Any, Final
 
 from .bases import sides_with_basis
 from .layout import Part
@@ -19,21 +17,6 @@ from .upkeep import TRACKED
 # Renewing a basis, in units of n³: a product and a QR for a refresh, or a full decomposition.
 _REFRESH: Final = 4
 _DECOMPOSITION: Final = 12
-
-
-class Member(NamedTuple):
-    """A parameter of the optimizer, and how it is read."""
-
-    group: dict[str, Any]
-    param: Tensor
-    name: str
-    method: Method
-    parts: tuple[Part, ...]
-
-    @property
-    def is_matrix(self) -> bool:
-        """Whether it has an owner; the rest is updated where it is."""
-        return self.method.vector is not None
 
 
 def step_cost(parts: Iterable[Part], method: Method, group: dict[str, Any]) -> int:

@@ -9,7 +9,8 @@ from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate
 
-from .ownership import Member, owners, step_cost
+from .members import Member
+from .ownership import owners, step_cost
 from .spread import Crew, Spread
 
 
@@ -41,14 +42,15 @@ class Roster:
             placements = (Replicate(),) * mesh.ndim
         else:
             return
-        self._spreads[param] = Spread(self.crew(mesh), placements, param.shape)
-
-    def crew(self, mesh: DeviceMesh) -> Crew:
-        """The ranks of a mesh."""
         if mesh not in self._crews:
             self._crews[mesh] = Crew(mesh)
             self._loads[self._crews[mesh]] = [0] * self._crews[mesh].size
-        return self._crews[mesh]
+        self._spreads[param] = self._crews[mesh].spread(placements, param.shape)
+
+    @property
+    def crews(self) -> Iterable[Crew]:
+        """The ranks of each mesh, in the same order everywhere."""
+        return self._crews.values()
 
     def spread(self, param: Tensor) -> Spread:
         """How a parameter is spread."""

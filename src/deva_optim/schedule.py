@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from torch import Tensor
+
 from .bases import sides_with_basis
 from .layout import Part
+from .members import members
+
+
+def first_phases(groups: list[dict[str, Any]]) -> dict[Tensor, int]:
+    """Where the clocks of all parameters start, so that the refreshes are spread over the steps."""
+    costs: defaultdict[int, dict[Tensor, int]] = defaultdict(dict)  # by period
+    for m in members(groups, lambda _: True):
+        if m.group["stagger"] and m.method.basis is not None:
+            costs[m.group["refresh_every"]][m.param] = refresh_cost(m.parts, m.group)
+    return {
+        param: phase
+        for period, cost in costs.items()
+        for param, phase in zip(cost, phases(list(cost.values()), period), strict=True)
+    }
 
 
 def refresh_cost(parts: Iterable[Part], group: dict[str, Any]) -> int:

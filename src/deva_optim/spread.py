@@ -1,4 +1,4 @@
-"""How a tensor is spread over ranks, and how it is brought together on one of them and back.
+"""How a tensor is spread over ranks.
 
 Ranks are numbered as in their process group. A tensor on a mesh of ranks is cut along some of the
 mesh's dimensions and repeated along the others: each rank has a block, and a replica is a set of
@@ -7,9 +7,10 @@ ranks whose blocks make up the whole.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+import itertools
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -18,12 +19,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.placement_types import Placement
 
+T = TypeVar("T")
 Block = tuple[slice, ...]
 Cut = tuple[Placement, int, int]  # how, into how many, and which of them
-BUCKET: Final = 2**24
-"""Numbers that a rank brings together at a time, unless a single matrix has more."""
-
-_ALIGNMENT: Final = 8  # bytes: every piece of a message may be read as numbers of any dtype
 
 
 class Crew:
@@ -39,13 +37,30 @@ class Crew:
         members = sorted(int(rank) for rank in mesh.mesh.flatten())
         self.group = _group(mesh, members)
         self.rank, self.size = members.index(dist.get_rank()), len(members)
-        where = {int(mesh.mesh[at]): at for at in _coordinates(tuple(mesh.mesh.shape))}
+        sizes = tuple(mesh.mesh.shape)
+        where = {int(mesh.mesh[at]): at for at in itertools.product(*map(range, sizes))}
         self.coordinates = [where[rank] for rank in members]
+        self._spreads: dict[tuple[object, ...], Spread] = {}
+
+    def spread(self, placements: Sequence[Placement], shape: Sequence[int]) -> Spread:
+        """How a tensor of this shape is spread here; one object for all that are alike."""
+        key = (*placements, *shape)
+        if key not in self._spreads:
+            self._spreads[key] = Spread(self, placements, shape)
+        return self._spreads[key]
 
     def sum_(self, X: Tensor) -> None:
         """X ← the sum of the X of all ranks."""
         if self.size > 1:
             dist.all_reduce(X, group=self.group)
+
+    def union(self, found: dict[str, T]) -> dict[str, T]:
+        """What any of the ranks has found, by name."""
+        if self.size == 1:
+            return found
+        everyone: list[dict[str, T]] = [{} for _ in range(self.size)]
+        dist.all_gather_object(everyone, found, group=self.group)
+        return {name: x for each in everyone for name, x in each.items()}
 
 
 class Spread:
@@ -71,12 +86,12 @@ class Spread:
         """This rank's block."""
         return self.blocks[self.crew.rank]
 
-    @property
+    @cached_property
     def cut(self) -> bool:
         """Whether a block is less than the whole."""
         return any(_cuts(placement) for placement in self.placements)
 
-    @property
+    @cached_property
     def copies(self) -> int:
         """How many replicas there are."""
         return len(set(self.replicas))
@@ -102,80 +117,6 @@ class Spread:
         )
 
 
-class Parcel(NamedTuple):
-    """A tensor to be brought together on its owner, or sent out from it; `whole` is there alone."""
-
-    owner: int
-    spread: Spread
-    local: Tensor
-    whole: Tensor | None
-
-
-def collect_(crew: Crew, parcels: Iterable[Parcel]) -> None:
-    """Fill the whole of every parcel with the blocks of the owner's replica."""
-    outgoing, incoming = _mail(crew), _mail(crew)
-    travels = False
-    for owner, spread, local, whole in parcels:
-        sources = spread.sources(owner)
-        travels |= bool(sources)
-        if whole is not None:
-            if whole is not local:
-                whole[spread.mine].copy_(local)
-            for rank in sources:
-                incoming[rank].append(whole[spread.blocks[rank]])
-        elif crew.rank in sources:
-            outgoing[owner].append(local)
-    if travels:
-        _exchange_(crew, outgoing, incoming)
-
-
-def deliver_(crew: Crew, parcels: Iterable[Parcel]) -> None:
-    """Fill the blocks of every parcel, on all ranks, from its whole."""
-    outgoing, incoming = _mail(crew), _mail(crew)
-    for owner, spread, local, whole in parcels:
-        if whole is None:
-            incoming[owner].append(local)
-            continue
-        if whole is not local:
-            local.copy_(whole[spread.mine])
-        for rank in range(crew.size):
-            if rank != owner:
-                outgoing[rank].append(whole[spread.blocks[rank]])
-    if crew.size > 1:
-        _exchange_(crew, outgoing, incoming)
-
-
-def _mail(crew: Crew) -> list[list[Tensor]]:
-    return [[] for _ in range(crew.size)]
-
-
-def _exchange_(crew: Crew, outgoing: list[list[Tensor]], incoming: list[list[Tensor]]) -> None:
-    """Send every rank its tensors and receive from every rank, all in one message each."""
-    device = crew.mesh.device_type
-    given, taken = ([sum(map(_size, x)) for x in mail] for mail in (outgoing, incoming))
-    sent = torch.empty(sum(given), dtype=torch.uint8, device=device)
-    received = torch.empty(sum(taken), dtype=torch.uint8, device=device)
-    for piece, X in _pieces(sent, outgoing):
-        piece.copy_(X)
-    dist.all_to_all_single(received, sent, taken, given, group=crew.group)
-    for piece, X in _pieces(received, incoming):
-        X.copy_(piece)
-
-
-def _pieces(message: Tensor, mail: list[list[Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Each tensor with its place in the message."""
-    start = 0
-    for X in (X for tensors in mail for X in tensors):
-        place = message[start : start + X.numel() * X.element_size()]
-        yield place.view(X.dtype).view(X.shape), X
-        start += _size(X)
-
-
-def _size(X: Tensor) -> int:
-    """The bytes that a tensor takes in a message."""
-    return -(-X.numel() * X.element_size() // _ALIGNMENT) * _ALIGNMENT
-
-
 def _group(mesh: DeviceMesh, members: list[int]) -> dist.ProcessGroup:
     """A process group of all ranks of a mesh: one that is there, or else a new one."""
     if mesh.ndim == 1:
@@ -187,11 +128,6 @@ def _group(mesh: DeviceMesh, members: list[int]) -> dist.ProcessGroup:
     group = dist.new_group(members, use_local_synchronization=True)
     assert isinstance(group, dist.ProcessGroup)
     return group
-
-
-def _coordinates(sizes: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    for i in range(math.prod(sizes)):
-        yield tuple(int(x) for x in torch.unravel_index(torch.tensor(i), sizes))
 
 
 def _cuts(placement: Placement) -> bool:

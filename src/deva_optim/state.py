@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import torch
@@ -10,10 +11,13 @@ from torch.optim.optimizer import Optimizer, StateDict
 
 from .bases import SIDES, sides_with_basis
 from .layout import Part
+from .members import Member
 from .methods import Method
 from .stack import PARAMETER_SHAPED, compute_dtype
+from .validation import DTYPES
 
 HOST_STATE: Final = ("clock", "waiting")  # steers the host, and so lives in its memory
+_DTYPES: Final = {str(dtype): dtype for dtype in DTYPES}
 
 
 def initial_state(
@@ -64,6 +68,41 @@ def _basis(method: Method, part: Part, group: dict[str, Any], like: Tensor) -> d
     return found
 
 
+def named_dtypes(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The groups with dtypes by name: torch's checkpoints of ranks take strings, but no dtypes."""
+    return [
+        {key: str(x) if isinstance(x, torch.dtype) else x for key, x in group.items()}
+        for group in groups
+    ]
+
+
+def _true_dtypes(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same the other way round."""
+    return [
+        {key: _DTYPES.get(x, x) if key.endswith("_dtype") else x for key, x in group.items()}
+        for group in groups
+    ]
+
+
+def check_loaded(members: Iterable[Member], state: Mapping[Tensor, dict[str, Any]]) -> None:
+    """Raise an error if a state that was loaded lacks something, or is of another shape."""
+    for m in members:
+        like = torch.empty(m.param.shape, dtype=m.param.dtype, device="meta")
+        for key, wanted in initial_state(like, m.group, m.method, m.parts).items():
+            x = state[m.param].get(key)
+            x = x.tensor if isinstance(x, Shield) else x
+            if x is None:
+                raise ValueError(
+                    f"the state of {m.name} has no {key}; load one that was saved whole, by an "
+                    "optimizer with the same options"
+                )
+            if x.shape != wanted.shape:
+                raise ValueError(
+                    f"{key} of {m.name} must have shape {tuple(wanted.shape)}, got "
+                    f"{tuple(x.shape)}; load the state of a model of the same shapes"
+                )
+
+
 # torch casts every tensor it loads to the dtype of its parameter, which would round the float32
 # state of a bfloat16 weight. What it does not take for a tensor it leaves alone.
 
@@ -76,14 +115,16 @@ class Shield:
 
 
 def wrapped(optimizer: Optimizer, state_dict: StateDict) -> StateDict:
-    """The state with every tensor of a parameter shielded from torch's casts."""
-    params = {index for group in state_dict["param_groups"] for index in group["params"]}
+    """The state with every tensor of a parameter shielded from torch's casts, and true dtypes."""
+    groups = _true_dtypes(state_dict["param_groups"])
+    params = {index for group in groups for index in group["params"]}
 
     def shielded(values: dict[str, Any]) -> dict[str, Any]:
         return {key: Shield(x) if isinstance(x, Tensor) else x for key, x in values.items()}
 
     state = state_dict["state"].items()
-    return {**state_dict, "state": {k: shielded(x) if k in params else x for k, x in state}}
+    found = {k: shielded(x) if k in params else x for k, x in state}
+    return {**state_dict, "state": found, "param_groups": groups}
 
 
 def unwrap_(optimizer: Optimizer) -> None:

@@ -9,7 +9,8 @@ running averages and bases that the parameters keep, at the price of one or two 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,12 +19,16 @@ from .adaptations import ADAM, INSTANTANEOUS
 from .bases import SIDES, project, restore
 from .diagnostics import basis_drift, msign_error, update_ratio
 from .directions import frobenius, inverse_norm
+from .members import Member
 from .stack import Entry, Stack, stacks
 from .terms import Number, value
 from .updates import direction_of, ema_, gamma, shampoo_
 
 Telemetry = dict[str, dict[str, float]]
 """Name of the matrix → name of the quantity → value."""
+
+Rows = dict[str, list[dict[str, float]]]
+"""Name of the parameter → for each of its matrices, name of the quantity → value."""
 
 
 def scalars(telemetry: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
@@ -40,25 +45,42 @@ def looks_at_gradient(entry: Entry) -> bool:
     return entry.group["nesterov"] or entry.method.adaptation is INSTANTANEOUS
 
 
-@torch.no_grad()
-def read(entries: Iterable[Entry], skipped: Callable[[str], int]) -> Telemetry:
-    """The telemetry of entries that have taken a step; `skipped` counts what a name has left out.
+def stepped(members: Iterable[Member], state: Mapping[Tensor, dict[str, Any]]) -> Iterator[Entry]:
+    """The matrices that have taken a step, and whose gradient is there if it is needed."""
+    for m in members:
+        if not m.is_matrix or not state.get(m.param):
+            continue
+        grad = torch.zeros_like(m.param) if m.param.grad is None else m.param.grad
+        entry = Entry(m.param, grad, state[m.param], m.group, m.method, m.parts, m.name)
+        there = m.param.grad is not None and bool(grad.isfinite().all())
+        if there or not looks_at_gradient(entry):
+            yield entry
 
-    A parameter that is several matrices has a row for each, numbered: `experts.weight[3]`.
-    """
+
+@torch.no_grad()
+def rows(entries: Iterable[Entry]) -> Rows:
+    """The telemetry of entries that have taken a step."""
     entries = list(entries)
     found: dict[str, dict[tuple[int, int], dict[str, float]]] = {e.name: {} for e in entries}
     for stack in stacks(entries):
         quantities = _quantities(stack)
-        rows = torch.stack([x.reshape(len(stack.entries), -1) for x in quantities.values()], -1)
-        for entry, matrices in zip(stack.entries, rows.tolist(), strict=True):
+        table = torch.stack([x.reshape(len(stack.entries), -1) for x in quantities.values()], -1)
+        for entry, matrices in zip(stack.entries, table.tolist(), strict=True):
             part = entry.parts.index(stack.part)
             for i, row in enumerate(matrices):
                 found[entry.name][part, i] = dict(zip(quantities, row, strict=True))
+    return {name: [row for _, row in sorted(of.items())] for name, of in found.items()}
+
+
+def numbered(rows: Rows, skipped: Callable[[str], int]) -> Telemetry:
+    """Each row under a name of its own; `skipped` counts what a parameter has left out.
+
+    A parameter that is several matrices has a row for each, numbered: `experts.weight[3]`.
+    """
     return {
-        f"{name}[{i}]" if len(matrices) > 1 else name: {**row, "skipped": float(skipped(name))}
-        for name, matrices in found.items()
-        for i, (_, row) in enumerate(sorted(matrices.items()))
+        f"{name}[{i}]" if len(of) > 1 else name: {**row, "skipped": float(skipped(name))}
+        for name, of in rows.items()
+        for i, row in enumerate(of)
     }
 
 

@@ -103,6 +103,14 @@ def check_gradient(grad: Tensor, name: str) -> None:
         raise RuntimeError(f"the gradient of {name} is complex, which is not supported")
 
 
+def check_wire_dtype(value: object) -> None:
+    """Raise an error if numbers cannot travel in this dtype."""
+    if value not in (None, torch.bfloat16):  # float16 would overflow
+        raise ValueError(
+            f"wire_dtype must be torch.bfloat16, or None to send numbers as they are, got {value!r}"
+        )
+
+
 def _lr(name: str, value: object) -> None:
     if isinstance(value, Tensor):
         if value.numel() != 1 or not value.is_floating_point():

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
 from ..directions import MsignKind
-from ..engine import Engine, Ranks
+from ..engine import Engine
 from ..routing import param_groups
+from ..sharing import Ranks
 from ..validation import NonFinite, Rest, Sides, Variant, as_list
 
 
@@ -53,6 +54,8 @@ class DeVA(Engine):
         state_dtype: dtype of M and V; float32 (float64 for float64 parameters) unless given.
         process_group: The ranks that hold copies of the parameters (a process group or a device
             mesh), to share the work out among them; DTensors know their ranks by themselves.
+        wire_dtype: torch.bfloat16 halves what ranks send each other for matrices in float32, by
+            rounding it; state and arithmetic stay as they are.
 
     >>> model = nn.Sequential(nn.Embedding(10, 8), nn.Linear(8, 8), nn.Linear(8, 10))
     >>> optimizer = DeVA(model, lr=1e-3)
@@ -90,6 +93,7 @@ class DeVA(Engine):
         nonfinite: NonFinite = "skip",
         state_dtype: torch.dtype | None = None,
         process_group: Ranks = None,
+        wire_dtype: torch.dtype | None = None,
     ) -> None:
         defaults = {
             "method": "deva-sinf",
@@ -115,7 +119,7 @@ class DeVA(Engine):
             "state_dtype": state_dtype,
         }
         routed = param_groups(params) if isinstance(params, nn.Module) else params
-        super().__init__(routed, defaults, process_group)
+        super().__init__(routed, defaults, process_group, wire_dtype)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters, routed into several groups unless they have a `role`."""
@@ -193,6 +197,7 @@ class DeVASinf(Engine):
         nonfinite: NonFinite = "skip",
         state_dtype: torch.dtype | None = None,
         process_group: Ranks = None,
+        wire_dtype: torch.dtype | None = None,
     ) -> None:
         defaults = {
             "method": "deva-sinf",
@@ -217,7 +222,7 @@ class DeVASinf(Engine):
             "nonfinite": nonfinite,
             "state_dtype": state_dtype,
         }
-        super().__init__(params, defaults, process_group)
+        super().__init__(params, defaults, process_group, wire_dtype)
 
 
 class DeVALinf(Engine):

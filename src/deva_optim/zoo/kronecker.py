@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from ..averages import averaged
-from ..engine import Engine, Ranks
+from ..engine import Engine
+from ..sharing import Ranks
 from ..validation import NonFinite, Rest, Sides, check_choice
 
 
@@ -47,7 +48,7 @@ class SOAP(Engine):
         nonfinite: `"skip"` or `"raise"`, see `Muon`.
         state_dtype: dtype of V; float32 (float64 for float64 parameters) unless given. M keeps full
             precision, because its rounding would be divided by a variance that knows nothing of it.
-        process_group: See `DeVA`.
+        process_group, wire_dtype: See `DeVA`.
 
     >>> weight = torch.nn.Parameter(torch.ones(4, 6))
     >>> optimizer = SOAP([weight], lr=0.1)
@@ -81,6 +82,7 @@ class SOAP(Engine):
         nonfinite: NonFinite = "skip",
         state_dtype: torch.dtype | None = None,
         process_group: Ranks = None,
+        wire_dtype: torch.dtype | None = None,
     ) -> None:
         defaults = {
             "method": "soap",
@@ -100,7 +102,7 @@ class SOAP(Engine):
             "nonfinite": nonfinite,
             "state_dtype": state_dtype,
         }
-        super().__init__(params, defaults, process_group)
+        super().__init__(params, defaults, process_group, wire_dtype)
 
 
 class Shampoo(Engine):
@@ -129,7 +131,7 @@ class Shampoo(Engine):
         rest_betas: Its betas.
         nonfinite: `"skip"` or `"raise"`, see `Muon`.
         state_dtype: dtype of M and V; float32 (float64 for float64 parameters) unless given.
-        process_group: See `DeVA`.
+        process_group, wire_dtype: See `DeVA`.
 
     >>> weight = torch.nn.Parameter(torch.zeros(2, 2))
     >>> weight.grad = torch.tensor([[3.0, 0.0], [0.0, -0.5]])
@@ -164,6 +166,7 @@ class Shampoo(Engine):
         nonfinite: NonFinite = "skip",
         state_dtype: torch.dtype | None = None,
         process_group: Ranks = None,
+        wire_dtype: torch.dtype | None = None,
     ) -> None:
         check_choice("graft", graft, ("adam", "none"))
         defaults = {
@@ -185,7 +188,7 @@ class Shampoo(Engine):
             "nonfinite": nonfinite,
             "state_dtype": state_dtype,
         }
-        super().__init__(params, defaults, process_group)
+        super().__init__(params, defaults, process_group, wire_dtype)
 
 
 class SPlus(Engine):
@@ -213,7 +216,7 @@ class SPlus(Engine):
         max_dim: A side longer than this keeps the identity for a basis.
         nonfinite: `"skip"` or `"raise"`, see `Muon`.
         state_dtype: dtype of M; float32 (float64 for float64 parameters) unless given.
-        process_group: See `DeVA`.
+        process_group, wire_dtype: See `DeVA`.
 
     >>> weight = torch.nn.Parameter(torch.zeros(2, 2))
     >>> optimizer = SPlus([weight], lr=1.0, weight_decay=0.0)
@@ -250,6 +253,7 @@ class SPlus(Engine):
         nonfinite: NonFinite = "skip",
         state_dtype: torch.dtype | None = None,
         process_group: Ranks = None,
+        wire_dtype: torch.dtype | None = None,
     ) -> None:
         defaults = {
             "method": "splus",
@@ -269,7 +273,7 @@ class SPlus(Engine):
             "nonfinite": nonfinite,
             "state_dtype": state_dtype,
         }
-        super().__init__(params, defaults, process_group)
+        super().__init__(params, defaults, process_group, wire_dtype)
 
     def averaged(self) -> AbstractContextManager[None]:
         """A context in which the parameters hold the average of their iterates."""

@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from ..directions import MsignKind
-from ..engine import Engine, Ranks
+from ..engine import Engine
+from ..sharing import Ranks
 from ..validation import NonFinite, Rest
 
 
@@ -42,7 +43,7 @@ class Muon(Engine):
         nonfinite: What a NaN or infinity in a gradient does: `"skip"` leaves out the step of that
             parameter, `"raise"` raises before anything is changed.
         state_dtype: dtype of M; float32 (float64 for float64 parameters) unless given.
-        process_group: See `DeVA`.
+        process_group, wire_dtype: See `DeVA`.
 
     >>> weight = torch.nn.Parameter(torch.zeros(2, 2))
     >>> weight.grad = torch.tensor([[3.0, 0.0], [0.0, -0.5]])
@@ -74,6 +75,7 @@ class Muon(Engine):
         nonfinite: NonFinite = "skip",
         state_dtype: torch.dtype | None = None,
         process_group: Ranks = None,
+        wire_dtype: torch.dtype | None = None,
     ) -> None:
         defaults = {
             "method": "muon",
@@ -91,7 +93,7 @@ class Muon(Engine):
             "nonfinite": nonfinite,
             "state_dtype": state_dtype,
         }
-        super().__init__(params, defaults, process_group)
+        super().__init__(params, defaults, process_group, wire_dtype)
 
 
 class AdaMuon(Engine):
@@ -118,7 +120,7 @@ class AdaMuon(Engine):
         rest_betas: Its betas.
         nonfinite: `"skip"` or `"raise"`, see `Muon`.
         state_dtype: dtype of M and V; float32 (float64 for float64 parameters) unless given.
-        process_group: See `DeVA`.
+        process_group, wire_dtype: See `DeVA`.
 
     >>> weight = torch.nn.Parameter(torch.zeros(4, 6))
     >>> weight.grad = torch.arange(24.0).view(4, 6).sin()
@@ -149,6 +151,7 @@ class AdaMuon(Engine):
         nonfinite: NonFinite = "skip",
         state_dtype: torch.dtype | None = None,
         process_group: Ranks = None,
+        wire_dtype: torch.dtype | None = None,
     ) -> None:
         defaults = {
             "method": "adamuon",
@@ -167,4 +170,4 @@ class AdaMuon(Engine):
             "nonfinite": nonfinite,
             "state_dtype": state_dtype,
         }
-        super().__init__(params, defaults, process_group)
+        super().__init__(params, defaults, process_group, wire_dtype)
