@@ -4,6 +4,7 @@
     deva bench step gpt-768           the same for one set of shapes
     deva bench training               whole training steps, forward and backward included
     deva bench launches               kernels and bytes of a step on an accelerator, counted
+    deva bench ranks                  what each of several ranks computes, keeps and sends
 
 Each has a --help of its own.
 """
@@ -16,10 +17,18 @@ from typing import Final
 
 from . import launches, step, training
 
+
+def _ranks(argv: Sequence[str]) -> int:
+    from . import ranks  # torch's distributed tensors take a while to import
+
+    return ranks.main(argv)
+
+
 COMMANDS: Final[dict[str, Callable[[Sequence[str]], int]]] = {
     "step": step.main,
     "training": training.main,
     "launches": launches.main,
+    "ranks": _ranks,
 }
 
 
