@@ -108,11 +108,13 @@ def _many(word: str, number: int) -> str:
 def _facts(entries: Sequence[Entry]) -> str:
     """How such a page is made, and where the numbers of this one were."""
     machines = sorted({entry.record["environment"]["processor"] for entry in entries})
-    where = f", {duration(_seconds(entries))} on {listed(machines)}" if machines else ""
-    return (
+    made = (
         "`deva reproduce all` carries everything out, `deva reproduce --page FILE.md` makes this "
-        f"page of it{where}."
+        "page of it."
     )
+    if not entries:
+        return made
+    return f"{made} Added up, it took {duration(_seconds(entries))} on {listed(machines)}."
 
 
 def _seconds(entries: Sequence[Entry]) -> float:
