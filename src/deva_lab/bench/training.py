@@ -34,7 +34,7 @@ OPTIMIZERS: Final[dict[str, Callable[[nn.Module], Optimizer]]] = {
     BASELINE: lambda model: torch.optim.AdamW(model.parameters(), 1e-3, weight_decay=0.1),
     "Muon": lambda model: do.Muon(do.param_groups(model), 1e-3, weight_decay=0.1),
     "DeVA short": lambda model: do.DeVA(model, 1e-3, sides="short"),
-    "DeVA both": lambda model: do.DeVA(model, 1e-3),
+    "DeVA both": lambda model: do.DeVA(model, 1e-3, sides="both"),
     "SOAP": lambda model: do.SOAP(do.param_groups(model), 1e-3),
 }
 WARMUP: Final = (

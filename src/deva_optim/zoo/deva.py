@@ -44,7 +44,7 @@ class DeVA(Engine):
         msign: How to compute the matrix sign: `"newton-schulz"`, `"polar-express"` or `"svd"`.
         msign_dtype: dtype of its products; unless given bfloat16 where the GPU has units for it,
             and float32 elsewhere.
-        sides: `"both"`, or `"short"` for a basis on the shorter side of a rectangle alone.
+        sides: `"short"` for a basis on the shorter side of a rectangle alone, or `"both"`.
         max_dim: A side longer than this keeps the identity for a basis.
         skip_first: Let the first gradient choose the bases and do nothing else.
         rest: The method for what is not a hidden matrix: `"adamw"`, `"deva-linf"`, …
@@ -72,7 +72,7 @@ class DeVA(Engine):
         self,
         params: nn.Module | ParamsT,
         lr: float | Tensor = 1e-3,
-        betas: tuple[float, float] | tuple[float, float, float] = (0.95, 0.95, 0.95),
+        betas: tuple[float, float] | tuple[float, float, float] = (0.9, 0.95, 0.95),
         eps: float = 1e-8,
         weight_decay: float = 0.1,
         nesterov: bool = True,
@@ -85,7 +85,7 @@ class DeVA(Engine):
         sign_stabilize: bool = False,
         msign: MsignKind = "newton-schulz",
         msign_dtype: torch.dtype | None = None,
-        sides: Sides = "both",
+        sides: Sides = "short",
         max_dim: int = 10_000,
         skip_first: bool = False,
         rest: Rest = "adamw",
