@@ -48,10 +48,53 @@ def close(A: Tensor, B: Tensor, tolerance: float = 1e-10) -> None:
 @given(sizes, seeds, st.integers(1, 12))
 def test_constant_gradient_makes_deva_sinf_move_as_muon(size, seed, steps):
     grads = [randn(*size, seed=seed)] * steps
-    for variant in ("default", "factored", "instantaneous"):
+    for variant in ("default", "factored", "instantaneous", "level", "weighted"):
         deva = run(do.DeVASinf, grads, eps=0.0, variant=variant, **EXACT)
         # r and c are divided by their own averages, noise of 1e-16 in null rows included
         close(deva, run(do.Muon, grads, msign="svd"), 1e-7)
+    # In its own basis the gradient is diagonal, and only ε keeps rounding beside it from weight.
+    whitened = run(do.DeVASinf, grads, eps=1e-4, variant="whitened", **EXACT)
+    close(whitened, run(do.Muon, grads, msign="svd"), 1e-7)
+
+
+@given(sizes, seeds)
+def test_in_the_identity_basis_and_with_even_noise_whitened_is_muon(size, seed):
+    grads = [randn(*size, seed=seed + i).sign() for i in range(8)]  # V is the same everywhere
+    settings = {"variant": "whitened", "nesterov": True, "max_dim": 1, "msign": "svd"}
+    muon = run(do.Muon, grads, nesterov=True, msign="svd")
+    close(run(do.DeVASinf, grads, **settings), muon, 1e-8)
+
+
+@given(sizes, seeds, st.sampled_from(["default", "level", "weighted", "whitened"]))
+def test_gamma_to_the_power_of_zero_is_muon(size, seed, variant):
+    grads = [randn(*size, seed=seed + i) for i in range(8)]
+    deva = run(do.DeVASinf, grads, variant=variant, gamma_power=0.0, **EXACT)
+    close(deva, run(do.Muon, grads, msign="svd"), 1e-8)
+
+
+def test_a_floor_of_gamma_above_all_of_it_is_a_multiple_of_muon():
+    grads = [randn(4, 6, seed=i) for i in range(8)]
+    deva = run(do.DeVASinf, grads, gamma_floor=100.0, **EXACT)
+    close(deva, 100 * run(do.Muon, grads, msign="svd"), 1e-8)
+
+
+@given(sizes, seeds)
+def test_the_level_variant_has_the_norm_of_muons_update(size, seed):
+    n, m = size
+    for steps in (1, 2, 6):
+        grads = [randn(n, m, seed=seed + i) for i in range(steps)]
+        before = run(do.DeVASinf, grads[:-1], variant="level", **EXACT) if steps > 1 else 0.0
+        moved = run(do.DeVASinf, grads, variant="level", **EXACT) - before
+        assert moved.norm().item() == pytest.approx(0.1 * 0.2 * math.sqrt(n * m), rel=1e-10)
+
+
+def test_cautious_decay_is_for_entries_that_the_update_brings_nearer_to_zero():
+    X, G = torch.tensor([[1.0, -1.0], [1.0, -1.0]]), torch.tensor([[1.0, 1.0], [-1.0, -1.0]])
+    free = run(do.Signum, [G], X)
+    p = torch.nn.Parameter(X.clone())
+    p.grad = G.clone()
+    do.Signum([{"params": [p], "cautious_decay": True}], lr=0.1, weight_decay=0.5).step()
+    close(p.detach(), free - 0.1 * 0.5 * X * torch.tensor([[1.0, 0.0], [0.0, 1.0]]), 1e-6)
 
 
 @given(st.integers(1, 20), seeds, st.integers(1, 12))
@@ -67,6 +110,10 @@ SCALE_FREE = [n for n in OPTIMIZERS if n.startswith("deva-")]  # Adam's ε is no
 @pytest.mark.parametrize("scale", [1e-12, 1e-6, 1e6, 1e12])
 def test_scaling_the_gradients_changes_nothing(name, scale):
     for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-6)):  # rounding
+        if name == "deva-sinf-whitened":
+            # In its own basis the first gradient is diagonal; what rounding leaves beside the
+            # diagonal is divided by √ε = 1e-4, and 15 steps of 0.1 · 0.2 √5 follow from it.
+            tolerance *= 1e4
         grads = [randn(5, 5, seed=i).to(dtype) for i in range(15)]
         plain = run(OPTIMIZERS[name], grads)
         scaled = run(OPTIMIZERS[name], [G * scale for G in grads])
@@ -82,7 +129,11 @@ def test_scaling_by_a_power_of_two_changes_not_a_bit(name, scale):
     assert torch.equal(run(OPTIMIZERS[name], [G * scale for G in grads]), plain)
 
 
-@given(st.integers(2, 5), seeds, st.sampled_from(["default", "factored", "instantaneous"]))
+@given(
+    st.integers(2, 5),
+    seeds,
+    st.sampled_from(["default", "factored", "instantaneous", "level", "weighted", "whitened"]),
+)
 def test_rotating_the_problem_rotates_the_trajectory(n, seed, variant):
     grads = [randn(n, n, seed=seed + i) for i in range(8)]
     U, V = orthogonal(n, seed + 100), orthogonal(n, seed + 200)
@@ -120,7 +171,7 @@ def test_a_batch_moves_as_its_matrices_do(batch, size, seed, name):
 @given(sizes, seeds)
 def test_without_memory_of_the_variance_deva_is_muon(size, seed):
     grads = [randn(*size, seed=seed + i) for i in range(8)]
-    for variant in ("default", "factored", "instantaneous"):
+    for variant in ("default", "factored", "instantaneous", "level", "weighted"):
         settings = {"betas": (0.9, 0.0), "eps": 0.0, "variant": variant, **EXACT}
         deva = run(do.DeVASinf, grads, **settings)
         close(deva, run(do.Muon, grads, momentum=0.9, msign="svd"), 1e-8)

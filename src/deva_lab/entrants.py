@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 import deva_optim
 from deva_optim import param_groups
 
+from .authors import AuthorsDeVASinf
 from .errors import UsageError, unknown
 
 
@@ -35,6 +36,10 @@ ENTRANTS: Final[Mapping[str, Known]] = MappingProxyType(
         "deva-sinf": Known(deva_optim.DeVASinf, 0.005),
         "deva-sinf-factored": Known(deva_optim.DeVASinf, 0.005, {"variant": "factored"}),
         "deva-sinf-instantaneous": Known(deva_optim.DeVASinf, 0.005, {"variant": "instantaneous"}),
+        "deva-sinf-level": Known(deva_optim.DeVASinf, 0.005, {"variant": "level"}),
+        "deva-sinf-weighted": Known(deva_optim.DeVASinf, 0.005, {"variant": "weighted"}),
+        "deva-sinf-whitened": Known(deva_optim.DeVASinf, 0.005, {"variant": "whitened"}),
+        "deva-sinf-authors": Known(AuthorsDeVASinf, 0.005),
         "deva-linf": Known(deva_optim.DeVALinf, 0.003),
         "adamw": Known(deva_optim.AdamW, 0.005),
         "signum": Known(deva_optim.Signum, 0.001),

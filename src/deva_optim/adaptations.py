@@ -147,11 +147,13 @@ def _linf(x: Evidence) -> Quotient:
 
 
 def _spectral(x: Evidence) -> Tensor:
-    (rc,), (V,) = x.measured, x.moments
+    (rc,), noise = x.measured, _noise(x)
     assert isinstance(rc, Product)
-    mean = V.flatten(-2).mean(-1)[..., None, None]  # faster than over two dimensions
-    noise = V + _lifted(x.eps * compact(mean))
     return torch.div(rc.left, noise, out=noise).mul_(rc.right).sqrt_()  # √(r cᵀ / (V + ε V̄))
+
+
+def _whitening(x: Evidence) -> Tensor:
+    return _noise(x).rsqrt_()  # 1 / √(V + ε V̄)
 
 
 def _factored(x: Evidence) -> Tensor:
@@ -164,6 +166,13 @@ def _factored(x: Evidence) -> Tensor:
 def _direction(x: Evidence) -> Tensor:
     (V,) = x.moments
     return _positive(V.sqrt().add_(x.eps)).reciprocal_()  # 1 / (√v + ε)
+
+
+def _noise(x: Evidence) -> Tensor:
+    """V + ε V̄, the mean being that of each matrix."""
+    (V,) = x.moments
+    mean = V.flatten(-2).mean(-1)[..., None, None]  # faster than over two dimensions
+    return V + _lifted(x.eps * compact(mean))
 
 
 def _lifted(noise: Tensor) -> Tensor:
@@ -191,5 +200,6 @@ LINF          = Adaptation("momentum", _full, square, squared_momentum_mass, _ro
 SPECTRAL      = Adaptation("momentum", _full, norm_products, squared_momentum_mass, _root_ratio, _spectral, waits=True)
 INSTANTANEOUS = Adaptation("gradient", _full, norm_products, gradient_mass, _root, _spectral, waits=True)
 FACTORED      = Adaptation("momentum", _rows_and_columns, norms, momentum_mass, _ratio, _factored, waits=True)
+WHITENING     = Adaptation("gradient", _full, square, gradient_mass, _one, _whitening, waits=True)
 DIRECTION     = Adaptation("direction", _full, square, gradient_mass, _one, _direction)
 # fmt: on

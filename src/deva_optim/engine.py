@@ -29,8 +29,8 @@ class Engine(Optimizer):
     State of a parameter, all of it in the checkpoint:
 
         step                  steps taken, 0-D
-        exp_avg               M, in the shape and the coordinates of the parameter; SOAP's in those
-                              of the basis
+        exp_avg               M, in the shape and the coordinates of the parameter; SOAP's and that
+                              of the whitened variant in those of the basis
         exp_avg_sq            V, in the shape of the parameter and the coordinates of the basis
         exp_avg_rows, _cols   V_r and V_c of the factored variant
         covariance_left, …    L and R; of a large one only the lower half is kept up to date

@@ -18,14 +18,17 @@ from .adaptations import (
     INSTANTANEOUS,
     LINF,
     SPECTRAL,
+    WHITENING,
     Adaptation,
 )
 from .averages import average_iterates_
 from .directions import rms_scale, spectral_scale, unit_scale
 from .terms import Number, Term
 from .updates import (
+    adapted_first_,
     composed_,
     ema_,
+    leveled_,
     lion_,
     mean_side_rate,
     plain_ema_,
@@ -51,13 +54,13 @@ class Method(NamedTuple):
         vector: The method for what is not a matrix; None if this one is elementwise.
         paper: Where it comes from.
         momentum: How the momentum takes in a gradient, and what it shows the direction.
-        update: What computes the update and the number that multiplies it; all but Shampoo are the
-            same composition.
+        update: What computes the update and the number that multiplies it: for most the composition
+            above, for some Γ comes before the direction, and Shampoo has neither.
         rate: What multiplies the learning rate, decay included, from the shape; SPlus has one.
         after: What follows the update of the weights; SPlus averages its iterates.
         beta3: Decay of the covariances unless betas has three values; None takes betas[1].
-        rotated: Whether M is kept in the coordinates of the basis, as for SOAP, which needs G there
-            in any case: that spares it the projection of M. Such an M keeps full precision whatever
+        rotated: Whether M is kept in the coordinates of the basis, for those that need G there in
+            any case: that spares them the projection of M. Such an M keeps full precision whatever
             `state_dtype` says. It is divided by a variance that its rounding is no part of: along
             directions without gradient that would make large steps of it.
     """
@@ -108,6 +111,13 @@ _ROWS: Final = (
     Method("deva-sinf",               TRACKED, "msign", SPECTRAL,     spectral_scale, "deva-linf", _DEVA),
     Method("deva-sinf-factored",      TRACKED, "msign", FACTORED,     spectral_scale, "deva-linf", _DEVA),
     Method("deva-sinf-instantaneous", TRACKED, "msign", INSTANTANEOUS, spectral_scale, "deva-linf", _DEVA),
+    # Γ that keeps the norm of the direction, and Γ before the direction: msign(Γ ⊙ M).
+    Method("deva-sinf-level",         TRACKED, "msign", SPECTRAL,     spectral_scale, "deva-linf", _DEVA,
+           update=leveled_),
+    Method("deva-sinf-weighted",      TRACKED, "msign", SPECTRAL,     spectral_scale, "deva-linf", _DEVA,
+           update=adapted_first_),
+    Method("deva-sinf-whitened",      TRACKED, "msign", WHITENING,    spectral_scale, "deva-linf", _DEVA,
+           update=adapted_first_, rotated=True),
     # Not of the common form: Shampoo multiplies by roots, SPlus averages its iterates.
     Method("shampoo",            INVERSE_ROOT, "sign",  ADAM,         unit_scale,     "adamw", _SHAMPOO,
            update=shampoo_),
@@ -123,7 +133,15 @@ _ROWS: Final = (
 METHODS: Final[Mapping[str, Method]] = MappingProxyType({row.name: row for row in _ROWS})
 """Every method by name, in the order of the table of the documentation."""
 
-VARIANTS: Final = ("default", "factored", "instantaneous", "ungrafted")
+VARIANTS: Final = (
+    "default",
+    "factored",
+    "instantaneous",
+    "level",
+    "weighted",
+    "whitened",
+    "ungrafted",
+)
 
 
 def method_of(group: Mapping[str, Any]) -> Method:

@@ -127,7 +127,8 @@ class Stack:
     @property
     def betas(self) -> tuple[float, float, float]:
         """β₁, β₂, β₃: the group's, or those of its rest for what is not a matrix."""
-        betas = self.group["betas" if self.method is method_of(self.group) else "rest_betas"]
+        is_matrix = self.method.name == method_of(self.group).name
+        betas = self.group["betas" if is_matrix else "rest_betas"]
         default = betas[1] if self.method.beta3 is None else self.method.beta3
         return betas[0], betas[1], betas[2] if len(betas) > 2 else default
 
@@ -220,7 +221,10 @@ class Stack:
 
 
 def apply_(stack: Stack, U: Term, kappa: Number) -> None:
-    """X ← (1 − ηλ) X − η s κ U for every parameter of the stack."""
+    """X ← (1 − ηλ) X − η s κ U for every parameter of the stack.
+
+    Cautious decay is for the entries alone that the update brings nearer to zero.
+    """
     lr, decay = stack.group["lr"], stack.group["weight_decay"]
     lr = lr.reshape(()).to(stack.dtype) if isinstance(lr, Tensor) else lr
     rate = lr * stack.method.rate(stack.part.shape)
@@ -237,6 +241,9 @@ def apply_(stack: Stack, U: Term, kappa: Number) -> None:
         wide = stack.part.cut(X).to(stack.dtype)
         mine = U[i : i + 1] if isinstance(U, Tensor) else U
         lost = shrink[i : i + 1] if isinstance(shrink, Tensor) and shrink.ndim else shrink
+        if stack.group["cautious_decay"]:
+            mine = value(mine)
+            lost = lost * (mine * wide > 0).to(wide.dtype)
         add_(wide.unsqueeze(0), mine, keep=1 - lost, weight=-factor)
         if wide.data_ptr() != X.data_ptr():  # a copy: in half precision, or not laid out for it
             X.copy_(stack.part.unfold(wide, entry.param))

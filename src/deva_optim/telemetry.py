@@ -16,13 +16,23 @@ import torch
 from torch import Tensor
 
 from .adaptations import ADAM, INSTANTANEOUS
-from .bases import SIDES, project, restore
+from .bases import SIDES, restore
 from .diagnostics import basis_drift, msign_error, update_ratio
 from .directions import frobenius, inverse_norm
 from .members import Member
 from .stack import Entry, Stack, stacks
 from .terms import Number, value
-from .updates import direction_of, ema_, gamma, shampoo_
+from .updates import (
+    adapted_first_,
+    direction_of,
+    ema_,
+    gamma,
+    in_basis,
+    level,
+    leveled_,
+    looked_ahead,
+    shampoo_,
+)
 
 Telemetry = dict[str, dict[str, float]]
 """Name of the matrix → name of the quantity → value."""
@@ -92,11 +102,14 @@ def _quantities(stack: Stack) -> dict[str, Tensor]:
     else:
         M_, D_ = _momentum(stack)
         trust = _gamma(stack, M_)  # before the direction, which may use up the memory of M_
-        U = O = value(direction_of(stack, D_))
-        if trust is not None:
+        first = stack.method.update is adapted_first_  # then a factor of Γ says nothing
+        U = O = value(direction_of(stack, trust * D_ if trust is not None and first else D_))
+        if trust is not None and not first:
             found["gamma_norm"] = torch.linalg.matrix_norm(trust)
             found["gamma_mean"] = trust.mean((-2, -1))
             U = trust * O
+        if stack.method.update is leveled_:
+            U = level(U)
         if stack.method.direction == "msign":
             found["msign_error"] = msign_error(O)
     rate = stack.group["lr"] * stack.method.rate(stack.part.shape) * stack.method.scale(U)
@@ -107,9 +120,9 @@ def _quantities(stack: Stack) -> dict[str, Tensor]:
 def _momentum(stack: Stack) -> tuple[Tensor, Tensor]:
     """The momentum in the basis, and what of it the direction is taken of."""
     M = stack.read("exp_avg")
-    M_ = M if stack.method.rotated else project(M, *stack.bases)
+    M_ = in_basis(stack, M)
     if stack.group["nesterov"] and stack.method.momentum is ema_:
-        return M_, project(stack.G.lerp(M, stack.betas[0]), *stack.bases)
+        return M_, in_basis(stack, looked_ahead(stack, M))
     return M_, M_
 
 

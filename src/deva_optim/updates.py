@@ -5,7 +5,8 @@ Functions that end in an underscore change the state of the stack they are given
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -21,26 +22,60 @@ if TYPE_CHECKING:
 
 def composed_(stack: Stack) -> tuple[Term, Number]:
     """restore(Γ ⊙ direction(project(D))) and κ; D is what the momentum shows the direction."""
-    method, (Q_L, Q_R) = stack.method, stack.bases
+    U, kappa = _composed_in_basis_(stack)
+    return _restored(stack, U), kappa
+
+
+def leveled_(stack: Stack) -> tuple[Term, Number]:
+    """The same with the norm of the direction, whatever Γ is; a factor such as κ is lost in it."""
+    U, _ = _composed_in_basis_(stack)
+    return _restored(stack, level(value(U))), 1.0
+
+
+def adapted_first_(stack: Stack) -> tuple[Term, Number]:
+    """restore(direction(Γ ⊙ project(D))) and 1; a factor such as κ is lost in the direction."""
+    adaptation = stack.method.adaptation
+    assert adaptation is not None
+    M, D = stack.read("exp_avg"), stack.method.momentum(stack)
+    M_ = in_basis(stack, M)
+    D_ = M_ if D is M else in_basis(stack, D)
+    trust, _ = gamma(stack, adaptation, None, observe_(stack, adaptation, M_))
+    return _restored(stack, direction_of(stack, value(trust).mul_(D_))), 1.0
+
+
+def level(U: Tensor) -> Tensor:
+    """U with the norm of an orthogonal matrix of its shape, √min(n, m)."""
+    return U * (math.sqrt(min(U.shape[-2:])) * inverse_norm(U))
+
+
+def in_basis(stack: Stack, X: Tensor) -> Tensor:
+    """X, in the coordinates that M is kept in, in those of the basis."""
+    return X if stack.method.rotated else bases.project(X, *stack.bases)
+
+
+def _composed_in_basis_(stack: Stack) -> tuple[Term, Number]:
+    """Γ ⊙ direction(project(D)) and κ."""
+    method = stack.method
     M, D = stack.read("exp_avg"), method.momentum(stack)
-    U: Term
-    kappa: Number = 1.0
     if method.adaptation is None:
-        U = direction_of(stack, bases.project(D, Q_L, Q_R))
-    elif method.direction == "sign" and D is M:  # sign(m) |m| is m: no sign needs to be taken
-        M_ = M if method.rotated else bases.project(M, Q_L, Q_R)
-        U, kappa = gamma(stack, method.adaptation, M_, observe_(stack, method.adaptation, M_))
-    else:
-        U, kappa = _adapted_direction_(stack, method.adaptation, M, D)
-    return (U if Q_L is None and Q_R is None else bases.restore(value(U), Q_L, Q_R)), kappa
+        return direction_of(stack, in_basis(stack, D)), 1.0
+    if method.direction == "sign" and D is M:  # sign(m) |m| is m: no sign needs to be taken
+        M_ = in_basis(stack, M)
+        return gamma(stack, method.adaptation, M_, observe_(stack, method.adaptation, M_))
+    return _adapted_direction_(stack, method.adaptation, M, D)
+
+
+def _restored(stack: Stack, U: Term) -> Term:
+    Q_L, Q_R = stack.bases
+    return U if Q_L is None and Q_R is None else bases.restore(value(U), Q_L, Q_R)
 
 
 def _adapted_direction_(
     stack: Stack, adaptation: Adaptation, M: Tensor, D: Tensor
 ) -> tuple[Tensor, Number]:
     """Γ ⊙ direction(project(D)) and κ."""
-    M_ = bases.project(M, *stack.bases)
-    D_ = M_ if D is M else bases.project(D, *stack.bases)
+    M_ = in_basis(stack, M)
+    D_ = M_ if D is M else in_basis(stack, D)
     measured: tuple[Term, ...] = ()
     if adaptation.source != "direction":
         measured = observe_(stack, adaptation, M_)
@@ -69,14 +104,25 @@ def observe_(stack: Stack, adaptation: Adaptation, X: Tensor) -> tuple[Term, ...
 def gamma(
     stack: Stack, adaptation: Adaptation, signal: Tensor | None, measured: tuple[Term, ...]
 ) -> tuple[Tensor | Quotient, Number]:
-    """Γ and κ, from the running averages."""
+    """Γ and κ, from the running averages; of a matrix sign's Γ as the group wants it."""
     beta1, beta2, _ = stack.betas
     moments = tuple(stack.read(name) for name in adaptation.moments(stack.part.shape))
     w = stack.counted(adaptation.mass, beta1, beta2)
     kappa = stack.counted(bias_correction, adaptation, beta1, beta2)
     mean = None if stack.mean is None else stack.broadcast(stack.mean)
     evidence = Evidence(signal, measured, moments, w, stack.group["eps"], mean)
-    return adaptation.gamma(evidence), kappa
+    trust = adaptation.gamma(evidence)
+    return (trust, kappa) if isinstance(trust, Quotient) else _reshaped(trust, kappa, stack.group)
+
+
+def _reshaped(trust: Tensor, kappa: Number, group: dict[str, Any]) -> tuple[Tensor, Number]:
+    """(κ Γ)^p, and no less than a floor; 0⁰ is 1, so that p = 0 is no adaptation at all."""
+    power, floor = group["gamma_power"], group["gamma_floor"]
+    if power != 1:
+        trust, kappa = trust.pow_(power), kappa**power
+    if floor > 0:
+        trust, kappa = trust.mul_(kappa).clamp_min_(floor), 1.0
+    return trust, kappa
 
 
 def shampoo_(stack: Stack) -> tuple[Term, Number]:
@@ -96,8 +142,8 @@ def shampoo_(stack: Stack) -> tuple[Term, Number]:
 
 def plain_ema_(stack: Stack) -> Tensor:
     """M ← β₁ M + (1 − β₁) G, in the coordinates that M is kept in; the direction sees M."""
-    G = stack.projected if stack.method.rotated else stack.G
-    M = stack.read("exp_avg").lerp_(G, stack.weight(stack.betas[0], stack.gate))
+    M = stack.read("exp_avg")
+    M.lerp_(gradient_beside_momentum(stack), stack.weight(stack.betas[0], stack.gate))
     stack.commit("exp_avg")
     return M
 
@@ -105,7 +151,17 @@ def plain_ema_(stack: Stack) -> Tensor:
 def ema_(stack: Stack) -> Tensor:
     """The same; with Nesterov the direction sees β₁ M + (1 − β₁) G."""
     M = plain_ema_(stack)
-    return stack.G.lerp(M, stack.betas[0]) if stack.group["nesterov"] else M
+    return looked_ahead(stack, M) if stack.group["nesterov"] else M
+
+
+def looked_ahead(stack: Stack, M: Tensor) -> Tensor:
+    """β₁ M + (1 − β₁) G, in the coordinates of M."""
+    return gradient_beside_momentum(stack).lerp(M, stack.betas[0])
+
+
+def gradient_beside_momentum(stack: Stack) -> Tensor:
+    """G, in the coordinates that M is kept in."""
+    return stack.projected if stack.method.rotated else stack.G
 
 
 def lion_(stack: Stack) -> Tensor:

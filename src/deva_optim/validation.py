@@ -10,14 +10,16 @@ from typing import Any, Final, Literal, TypeGuard, get_args
 import torch
 from torch import Tensor
 
+from .adaptations import WHITENING
 from .directions import MSIGN_KINDS
 from .layout import Layout, parts
 from .methods import METHODS, RESTS, VARIANTS, method_of
+from .updates import adapted_first_
 from .upkeep import TRACKED
 
 NonFinite = Literal["skip", "raise"]
 Sides = Literal["both", "short"]
-Variant = Literal["default", "factored", "instantaneous"]
+Variant = Literal["default", "factored", "instantaneous", "level", "weighted", "whitened"]
 Rest = Literal["deva-linf", "adamw", "signum", "lion"]
 
 CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -30,7 +32,14 @@ CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "role": ("auto", "matrix", "vector"),
     "layout": get_args(Layout),
 }
-FLAGS: Final = ("nesterov", "maximize", "sign_stabilize", "skip_first", "stagger")
+FLAGS: Final = (
+    "nesterov",
+    "maximize",
+    "sign_stabilize",
+    "skip_first",
+    "stagger",
+    "cautious_decay",
+)
 DTYPES: Final = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -48,6 +57,22 @@ def check_group(group: Mapping[str, Any]) -> None:
     if group["skip_first"] and method_of(group).basis is not TRACKED:
         raise ValueError(
             f"skip_first is for DeVA-S∞ and SOAP alone, got True for {group['method']}"
+        )
+    _check_adapted_first(group)
+
+
+def _check_adapted_first(group: Mapping[str, Any]) -> None:
+    """Raise an error for what has no meaning where Γ comes before the direction."""
+    row = method_of(group)
+    if row.update is adapted_first_ and group["sign_stabilize"]:
+        raise ValueError(
+            f"sign_stabilize undoes variant {group['variant']!r}: the sign of Γ ⊙ M is that of M; "
+            "leave one of them out"
+        )
+    if row.adaptation is WHITENING and group["gamma_floor"] > 0:
+        raise ValueError(
+            f"gamma_floor is for a Γ without units, got {group['gamma_floor']!r} for variant "
+            f"{group['variant']!r}, whose Γ is one over a gradient; use eps"
         )
 
 
@@ -175,6 +200,8 @@ _CHECKS: Final[Mapping[str, Callable[[str, object], None]]] = {
     "betas": _betas,
     "rest_betas": _betas,
     "eps": _not_negative,
+    "gamma_power": _not_negative,
+    "gamma_floor": _not_negative,
     "weight_decay": _not_negative,
     "refresh_every": _positive_int,
     "max_dim": _positive_int,

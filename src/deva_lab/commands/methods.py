@@ -5,7 +5,16 @@ from __future__ import annotations
 import argparse
 
 from deva_optim import METHODS
-from deva_optim.adaptations import ADAM, DIRECTION, FACTORED, INSTANTANEOUS, LINF, SPECTRAL
+from deva_optim.adaptations import (
+    ADAM,
+    DIRECTION,
+    FACTORED,
+    INSTANTANEOUS,
+    LINF,
+    SPECTRAL,
+    WHITENING,
+)
+from deva_optim.updates import adapted_first_, leveled_
 from deva_optim.upkeep import DECOMPOSED, INVERSE_ROOT, TRACKED
 
 from ..entrants import ENTRANTS, options_of
@@ -31,7 +40,11 @@ ADAPTATIONS = (
     (SPECTRAL, "√(r cᵀ / EMA[r cᵀ])"),
     (FACTORED, "√(r cᵀ / EMA[r] EMA[c]ᵀ)"),
     (INSTANTANEOUS, "√(r cᵀ / EMA[r cᵀ of G])"),
+    (WHITENING, "1 / √EMA[G²]"),
 )
+
+ROWS = {"deva": "deva-sinf", "deva-sinf-authors": "deva-sinf", "torch-adamw": "adamw"}
+PLACES = ((adapted_first_, ", before msign"), (leveled_, ", of level norm"))
 
 
 def add(commands: Commands) -> None:
@@ -64,9 +77,10 @@ def table() -> str:
 
 
 def _row(name: str) -> tuple[str, ...]:
-    method = METHODS[{"deva": "deva-sinf", "torch-adamw": "adamw"}.get(name, name)]
+    method = METHODS[ROWS.get(name, name)]
     basis = next(text for known, text in BASES if known is method.basis)
     adaptation = next(text for known, text in ADAPTATIONS if known is method.adaptation)
+    adaptation += next((text for known, text in PLACES if known is method.update), "")
     rest = method.vector or "itself"
     lr = f"{ENTRANTS[name].lr:g}"
     return name, basis, method.direction, adaptation, rest, lr, method.paper
