@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import deva_optim
 
-from .commands import bench, compare, data, methods, report, reproduce, train
+from .commands import bench, compare, data, methods, race, report, reproduce, train
 from .errors import UsageError
 
 DESCRIPTION = """\
@@ -19,6 +19,7 @@ Compare optimizers on real training, on your own machine.
   deva compare --task vit --data path/to/images   your own data
   deva train --optimizer deva --size medium       one run, with checkpoints
   deva reproduce --list                           the paper, figure by figure
+  deva race --rules                               the fewest tokens to a tuned Muon's loss
 """
 
 
@@ -47,6 +48,6 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"deva {deva_optim.__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (compare, train, methods, bench, report, data, reproduce):
+    for module in (compare, train, methods, bench, report, data, reproduce, race):
         module.add(commands)
     return top

@@ -19,6 +19,8 @@ from .settings import RunSettings
 VALIDATION_TOKENS: Final = {
     "tiny": 16_384,
     "small": 32_768,
+    "small-wide": 32_768,
+    "small-deep": 32_768,
     "medium": 131_072,
     "large": 524_288,
     "paper": 10_485_760,

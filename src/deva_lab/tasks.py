@@ -98,6 +98,8 @@ TASKS: Final[Mapping[str, Kind]] = MappingProxyType(
             {
                 "tiny": Preset(steps=200, batch=16, vocabulary=256),
                 "small": Preset(steps=200, batch=8, vocabulary=512),
+                "small-wide": Preset(steps=200, batch=8, vocabulary=512),
+                "small-deep": Preset(steps=200, batch=8, vocabulary=512),
                 "medium": Preset(steps=2000, batch=16, vocabulary=4096),
                 "large": Preset(steps=5000, batch=32, vocabulary="gpt2"),
                 "paper": Preset(steps=28_483, batch=48, vocabulary="gpt2"),

@@ -39,6 +39,8 @@ class GPTSize:
 SIZES: Final = {
     "tiny": GPTSize(layers=2, width=64, head=32, context=64, value_embeddings=1),
     "small": GPTSize(layers=4, width=128, head=32, context=256, value_embeddings=1),
+    "small-wide": GPTSize(layers=4, width=256, head=32, context=256, value_embeddings=1),
+    "small-deep": GPTSize(layers=8, width=128, head=32, context=256, value_embeddings=1),
     "medium": GPTSize(layers=8, width=256, head=64, context=512, value_embeddings=2),
     "large": GPTSize(layers=12, width=512, head=64, context=1024, value_embeddings=3),
     "paper": GPTSize(

@@ -1,0 +1,124 @@
+"""The entries: an optimizer with settings each, where its tuning starts, and what it is for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, Literal
+
+from ..entrants import Entrant
+from ..errors import unknown
+from ..settings import RunSettings
+from .rules import RACE, Rules
+
+Kind = Literal["baseline", "candidate", "ablation"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An entry of the race.
+
+    Attributes:
+        name: What `deva race` calls it.
+        optimizer: The optimizer with its settings, as `deva compare` has it, without a rate.
+        lr: The rate that its tuning starts from.
+        about: What it is, in a line.
+        kind: A baseline, a candidate, or an ablation, which shows what one ingredient does.
+        of: For an ablation the entry that it differs from in one thing.
+        length: The steps of its schedule as a share of the race's.
+    """
+
+    name: str
+    optimizer: str
+    lr: float
+    about: str
+    kind: Kind = "candidate"
+    of: str = ""
+    length: float = 1.0
+
+    def run(self, rules: Rules, lr: float, seed: int) -> RunSettings:
+        """The run of this entry at a rate with a seed."""
+        steps = round(self.length * rules.base.steps)
+        label = Entrant.parse(self.optimizer).label
+        return rules.base.changed(optimizer=label, lr=lr, seed=seed, steps=steps)
+
+
+Entries = Mapping[str, Entry]
+
+RATE: Final = 0.01  # where tuning starts, unless the entry says otherwise
+
+
+def _baseline(name: str, optimizer: str, about: str, lr: float = RATE) -> Entry:
+    return Entry(name, optimizer, lr, about, "baseline")
+
+
+def _deva(name: str, settings: str, about: str, length: float = 1.0) -> Entry:
+    return Entry(name, f"deva:{settings}" if settings else "deva", RATE, about, length=length)
+
+
+def _whitened(name: str, setting: str, about: str) -> Entry:
+    settings = ",".join(sorted([setting, "variant=whitened"]))
+    return Entry(f"whitened-{name}", f"deva:{settings}", RATE, about, "ablation", "whitened")
+
+
+def _muon(name: str, setting: str, about: str) -> Entry:
+    settings = ",".join(sorted([setting, "momentum=0.9", "nesterov=true"]))
+    return Entry(f"muon-{name}", f"muon:{settings}", RATE, about, "ablation", "muon-light")
+
+
+_ROWS: Final = (
+    _baseline("adamw", "adamw", "AdamW", 0.005),
+    _baseline("lion", "lion", "Lion", 0.001),
+    _baseline("muon", "muon", "Muon"),
+    _baseline("muon-nesterov", "muon:nesterov=true", "Muon with Nesterov momentum"),
+    _baseline("muon-light", "muon:momentum=0.9,nesterov=true", "the same with β₁ = 0.9, as DeVA"),
+    _baseline("adamuon", "adamuon", "AdaMuon"),
+    _baseline("soap", "soap", "SOAP"),
+    _baseline("soap-light", "soap:betas=0.9/0.95/0.95", "SOAP with β₁ = 0.9, as DeVA"),
+    _baseline("deva-paper", "deva-sinf:rest=adamw", "DeVA-S∞ with the paper's settings"),
+    _baseline("deva-authors", "deva-sinf-authors:rest=adamw", "the same, its authors' κ"),
+    _deva("deva", "", "DeVA: DeVA-S∞, Nesterov momentum, β₁ = 0.9, the short side's basis"),
+    _deva("weighted", "variant=weighted", "msign(Γ ⊙ M): Γ before the direction"),
+    _deva("whitened", "variant=whitened", "msign(M / √V) in the basis"),
+    _deva("level", "variant=level", "Γ ⊙ msign(M), the norm of the update kept level"),
+    _deva("half-gamma", "gamma_power=0.5", "Γ to the power of a half"),
+    _deva("floored", "gamma_floor=0.5", "Γ no less than a half"),
+    _deva("half-whitened", "gamma_power=0.5,variant=whitened", "msign(M / V^¼) in the basis"),
+    _deva("whitened-85", "variant=whitened", "whitened, on 85 % of the steps", 0.85),
+    _deva("whitened-90", "variant=whitened", "whitened, on 90 % of the steps", 0.9),
+    _whitened("plain", "nesterov=false", "without Nesterov momentum"),
+    _whitened("polar", "msign=polar-express", "Polar Express for Newton–Schulz"),
+    _whitened("fresh", "refresh_every=1", "a new basis every step: the most freshness can give"),
+    _whitened("both", "sides=both", "a basis on both sides"),
+    _whitened("heavy", "betas=0.95/0.95/0.95", "β₁ = 0.95"),
+    _whitened("slow", "betas=0.9/0.99/0.95", "β₂ = 0.99"),
+    _whitened("cautious", "cautious_decay=true", "decay where update and weight agree in sign"),
+    _muon("cautious", "cautious_decay=true", "decay where update and weight agree in sign"),
+    _muon("polar", "msign=polar-express", "Polar Express for Newton–Schulz"),
+)
+
+ENTRIES: Final[Entries] = MappingProxyType({row.name: row for row in _ROWS})
+"""Every entry by name, in the order of the table."""
+
+
+def chosen(names: Iterable[str], entries: Entries = ENTRIES) -> list[Entry]:
+    """The entries of these names; all of them where there are none.
+
+    Raises:
+        UsageError: If there is no entry of a name.
+    """
+    wanted = list(dict.fromkeys(names)) or list(entries)
+    for name in wanted:
+        if name not in entries:
+            raise unknown("entry of the race", name, entries)
+    return [entries[name] for name in wanted]
+
+
+def listing(rules: Rules = RACE, entries: Entries = ENTRIES) -> str:
+    """The entries as aligned text: name, kind, settings, what it is."""
+    rows = [(e.name, e.kind, e.optimizer, e.about) for e in entries.values()]
+    widths = [max(len(row[i]) for row in rows) for i in range(3)]
+    lines = ("  ".join([*map(str.ljust, row[:3], widths), row[3]]) for row in rows)
+    budget = f"{rules.budget} learning rates each, {rules.budget * len(entries)} tuning runs a seed"
+    return "\n".join([*lines, "", budget])

@@ -1,0 +1,176 @@
+"""docs/race.md: rules, leaderboard, ablations and the rest, from the results alone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from ..files import write_text
+from ..progress import Result
+from ..reproduce.experiment import markdown_table
+from ..reproduce.measures import gap, noise
+from ..wording import listed, rate
+from .chart import draw_race
+from .confirm import confirmation
+from .entries import Entry
+from .frozen import FROZEN
+from .leaderboard import markdown, tested
+from .robustness import robustness
+from .rules import rules_text
+from .scores import Standing, against
+from .state import Race
+from .tuning import at_an_end, best_rate, losses
+
+DIGITS: Final = 5  # of a loss in the file that is kept
+
+
+def publish(race: Race, docs: Path) -> list[Path]:
+    """The files written to docs: race.md, and of the runs race.jsonl, race.json and a chart."""
+    docs.mkdir(parents=True, exist_ok=True)
+    results, rows = race.results, race.standings()
+    written = [docs / "race.md"]
+    if results:
+        lines = [json.dumps(compact(result)) for result in results]
+        write_text(docs / "race.jsonl", "\n".join(lines) + "\n")
+        written.append(docs / "race.jsonl")
+    if race.frozen is not None:
+        if race.frozen_path != docs / FROZEN:
+            shutil.copyfile(race.frozen_path, docs / FROZEN)
+        written.append(docs / FROZEN)
+    if rows:
+        written += draw_race(rows, race.need_frozen().muon, docs)
+    shown = replace(race, published=docs / "race.jsonl") if results else race
+    write_text(docs / "race.md", page(shown))  # of what was written, to its last digit
+    return written
+
+
+def compact(result: Result) -> dict[str, Any]:
+    """A result without what the race does not look at."""
+    curve = result["curve"]
+    kept = ("id", "label", "status", "step", "settings", "unit", "units", "parameters")
+    return {
+        **{key: result[key] for key in kept},
+        "state_bytes": result["state_bytes"],
+        "curve": {
+            "step": curve["step"],
+            "units": curve["units"],
+            "seconds": [round(x, 1) for x in curve["seconds"]],
+            "loss": [None if x is None else round(x, DIGITS) for x in curve["loss"]],
+        },
+        "mean_milliseconds": result["mean_milliseconds"],
+        "environment": result["environment"],
+        "command": result["command"],
+    }
+
+
+def page(race: Race) -> str:
+    """The page."""
+    rows = race.standings()
+    sections = [
+        ("The rules", rules_text(race.rules)),
+        ("Leaderboard", markdown(rows, race.rules) + _figure(rows)),
+        ("Ablations", _ablations(rows)),
+        ("What did not work", _without_effect(rows)),
+        ("Tuning", _tuning(race)),
+        ("Confirmation, nothing tuned again", _confirmations(race, rows)),
+        ("Room for the learning rate", _robustness(race)),
+    ]
+    body = "\n\n".join(f"## {title}\n\n{text.strip()}" for title, text in sections if text)
+    return f"{INTRODUCTION}\n{body}\n"
+
+
+INTRODUCTION: Final = """\
+# The race
+
+Which optimizer reaches the loss of a tuned Muon with the fewest tokens, on a task small enough for
+two cores. `deva race page` writes this page from the runs, which are all kept in race.jsonl beside
+it as soon as there are any; `deva race --list --results docs/race.jsonl` prints the board.
+
+```bash
+deva race --entries      # what takes part
+deva race                # tune, freeze, run the final seeds; goes on where it was stopped
+```
+"""
+
+
+def _figure(rows: Sequence[Standing]) -> str:
+    return "\n\n![The curves of the race](race.svg)" if rows else ""
+
+
+def _reference(row: Standing, rows: Sequence[Standing]) -> Standing | None:
+    """What an ablation differs from in one thing."""
+    return next((other for other in rows if other.entry.name == row.entry.of), None)
+
+
+def _ablations(rows: Sequence[Standing]) -> str:
+    """By how much each ablation ends above what it differs from: above zero it does harm."""
+    table = []
+    for row in rows:
+        whole = _reference(row, rows)
+        if row.entry.kind != "ablation" or whole is None:
+            continue
+        test = against(whole, row)
+        effect = "–" if test is None else f"{test.gap:+.4f} ({tested(test)})"
+        table.append((row.entry.name, row.entry.about, whole.entry.name, effect))
+    head = ("entry", "what it changes", "of", "ends higher by")
+    return markdown_table(head, table) if table else ""
+
+
+def _without_effect(rows: Sequence[Standing]) -> str:
+    """The candidates and ablations that do not end below their reference by more than the noise."""
+    found = []
+    muon = next((row for row in rows if row.score == 1.0), None)
+    for row in rows:
+        other = _reference(row, rows) or muon
+        if row.entry.kind == "baseline" or other is None or other.entry.length != row.entry.length:
+            continue
+        if gap(row.final, other.final) <= (noise(row.final, other.final) or 0.0):
+            found.append(
+                f"- **{row.entry.name}** ({row.entry.about}): {row.final.text('.4f')} against "
+                f"{other.final.text('.4f')} of {other.entry.name}"
+            )
+    head = "Not below what they are compared with by more than the spread over the seeds:\n\n"
+    return head + "\n".join(found) if found else ""
+
+
+def _tuning(race: Race) -> str:
+    """The rates that each entry was tuned with."""
+    results, table = race.results, []
+    for entry in race.entries.values():
+        tried = losses(entry, results, race.rules)
+        if tried:
+            table.append(_tuning_row(entry, tried))
+    if not table:
+        return ""
+    seeds = listed(map(str, race.rules.tuning_seeds))
+    head = ("entry", "settings", "best", f"rates, and the loss on seed {seeds}")
+    return markdown_table(head, table)
+
+
+def _tuning_row(entry: Entry, tried: dict[float, float]) -> tuple[str, ...]:
+    best = rate(best_rate(tried)) + " (at an end)" * at_an_end(tried)
+    text = ", ".join(f"{rate(lr)}: {loss:.4f}" for lr, loss in sorted(tried.items()))
+    return entry.name, f"`{entry.optimizer}`", best, text
+
+
+def _confirmations(race: Race, rows: Sequence[Standing]) -> str:
+    """The table of every entry that was run elsewhere."""
+    frozen = race.frozen
+    if frozen is None:
+        return ""
+    results, muon = race.results, race.muon()
+    tables = [
+        confirmation(frozen, (row.entry, muon), race.places, results, race.rules)
+        for row in rows
+        if row.entry != muon
+    ]
+    return "\n\n".join(table for table in tables if table)
+
+
+def _robustness(race: Race) -> str:
+    entries = [entry for entry in race.entries.values() if entry.length == 1.0]
+    return robustness(entries, race.results, race.rules)

@@ -1,0 +1,418 @@
+"""The race on made-up runs: tuning, freezing, scores, tests and ranges."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from scipy import stats
+
+from deva_lab.cli import main
+from deva_lab.entrants import Entrant
+from deva_lab.errors import UsageError
+from deva_lab.race.confirm import PLACES, Place, confirmation, confirmation_runs, places
+from deva_lab.race.entries import ENTRIES, Entry, chosen
+from deva_lab.race.frozen import Frozen, freeze
+from deva_lab.race.leaderboard import text
+from deva_lab.race.page import compact, page, publish
+from deva_lab.race.paired import paired, within
+from deva_lab.race.robustness import good_range, next_runs, robustness
+from deva_lab.race.rules import RACE, Rules
+from deva_lab.race.scores import runner_up, standings
+from deva_lab.race.state import Race
+from deva_lab.race.tuning import at_an_end, losses, next_rates, pending
+from deva_lab.tasks import check_task
+
+MUONS = ("muon", "muon-nesterov")
+RULES = Rules(RACE.base.changed(steps=100, evaluate_every=50), budget=4, muons=MUONS)
+TABLE = {
+    "muon": Entry("muon", "muon", 0.01, "Muon", "baseline"),
+    "muon-nesterov": Entry("muon-nesterov", "muon:nesterov=true", 0.01, "Nesterov", "baseline"),
+    "deva": Entry("deva", "deva", 0.01, "DeVA"),
+    "short": Entry("short", "deva", 0.01, "DeVA, shorter", length=0.8),
+    "worse": Entry("worse", "deva:sides=short", 0.01, "an ablation", "ablation", "deva"),
+}
+ENDS = {"muon": 3.3, "muon-nesterov": 3.2, "deva": 3.1, "short": 3.19, "worse": 3.4}
+
+
+def result_of(run, end: float, status: str = "finished") -> dict:
+    """A run whose loss falls along a line, from 5 at the start to its end."""
+    points = 5
+    steps = [run.steps * i // (points - 1) for i in range(points)]
+    fall = [5 + (end - 5) * i / (points - 1) for i in range(points)]
+    return {
+        "id": run.id,
+        "label": run.optimizer,
+        "status": status,
+        "step": run.steps,
+        "settings": run.saved(),
+        "unit": "tokens",
+        "units": 2048,
+        "parameters": 10,
+        "state_bytes": 40,
+        "curve": {
+            "step": steps,
+            "units": [2048 * step for step in steps],
+            "seconds": [0.1 * step for step in steps],
+            "loss": fall if status == "finished" else [*fall[:-1], None],
+        },
+        "mean_milliseconds": {"model": 90.0, "optimizer": 9.0, "data": 1.0},
+        "environment": {"commit": "abc"},
+        "command": "deva race",
+    }
+
+
+def tuned(entry: Entry) -> list[dict]:
+    """The tuning runs of an entry, the best rate being 0.0141."""
+    results: list[dict] = []
+    while found := pending([entry], results, RULES):
+        for run in found[entry.name]:
+            off = abs(math.log2(run.lr / 0.0141))
+            results.append(result_of(run, ENDS[entry.name] + 0.1 * off))
+    return results
+
+
+def finals(entry: Entry, lr: float, end: float | None = None) -> list[dict]:
+    end = ENDS[entry.name] if end is None else end
+    wide = 0.01 + 0.001 * list(TABLE).index(entry.name)
+    noise = {101: 0.0, 102: wide, 103: -wide}
+    return [result_of(entry.run(RULES, lr, seed), end + noise[seed]) for seed in RULES.final_seeds]
+
+
+def all_tuned() -> list[dict]:
+    return [result for entry in TABLE.values() for result in tuned(entry)]
+
+
+def raced() -> tuple[Frozen, list[dict]]:
+    results = all_tuned()
+    frozen = freeze(None, list(TABLE.values()), TABLE, results, RULES)
+    ends = [finals(entry, frozen.entries[name].lr) for name, entry in TABLE.items()]
+    return frozen, [*results, *(result for some in ends for result in some)]
+
+
+# The table and the rules -------------------------------------------------------------------------
+
+
+def test_the_entries_are_optimizers_that_there_are():
+    for name, entry in ENTRIES.items():
+        assert entry.name == name
+        assert Entrant.parse(entry.optimizer).lr is None
+        assert entry.kind != "ablation" or entry.of in ENTRIES
+        assert 0 < entry.length <= 1
+    assert set(RACE.muons) <= set(ENTRIES)
+    assert {"adamw", "lion", "adamuon", "soap", "deva-paper", "deva-authors"} <= set(ENTRIES)
+    assert len({(entry.optimizer, entry.length) for entry in ENTRIES.values()}) == len(ENTRIES)
+    with pytest.raises(UsageError, match="unknown entry of the race 'muno', did you mean 'muon'"):
+        chosen(["muno"])
+
+
+def test_the_task_is_the_one_of_the_issue(monkeypatch):
+    base = RACE.base
+    assert (base.size, base.data, base.batch, base.steps) == ("small", "fineweb-sample", 8, 600)
+    assert (base.decay, base.warmup, base.clip, base.accumulate) == (0.4, 0.0, 0.0, 1)
+    assert not set(RACE.tuning_seeds) & set(RACE.final_seeds)
+    assert len(RACE.final_seeds) >= 3
+
+
+def test_the_command_prints_rules_entries_and_an_empty_board(tmp_path, capsys):
+    assert main(["race", "--rules"]) == 0
+    assert "600 steps of 8 × 256 = 2,048 tokens" in capsys.readouterr().out
+    assert main(["race", "--entries"]) == 0
+    said = capsys.readouterr().out
+    assert all(name in said for name in ENTRIES)
+    assert f"5 learning rates each, {5 * len(ENTRIES)} tuning runs" in said
+    assert main(["race", "--list", "--out", str(tmp_path)]) == 0
+    assert "No entry has been run" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["tnue"], "unknown stage of the race 'tnue', did you mean 'tune'"),
+        (["tune", "muno"], "did you mean 'muon'"),
+        (["final"], "nothing is frozen in"),
+        (["confirm"], "nothing is frozen in"),
+        (["robustness"], "say which entries"),
+        (["--jobs", "0"], "--jobs must be at least 1"),
+        (["tune", "--results", __file__], "--results is for looking"),
+        (["--list", "--results", "x"], "--results x: there is no such file"),
+    ],
+)
+def test_requests_that_make_no_sense(words, message, tmp_path, capsys):
+    assert main(["race", *words, "--out", str(tmp_path)]) == 2
+    assert message in capsys.readouterr().err
+
+
+# Tuning ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("best", "rates"),
+    [
+        (0.01, {0.005, 0.00707, 0.01, 0.0141, 0.02}),
+        (0.014, {0.005, 0.01, 0.0119, 0.0141, 0.02}),
+        (0.1, {0.005, 0.01, 0.02, 0.04, 0.08}),
+        (0.001, {0.005, 0.01, 0.02, 0.0025, 0.00125}),
+    ],
+)
+def test_tuning_spends_the_budget_near_the_best_rate(best, rates):
+    tried: dict[float, float] = {}
+    while new := next_rates(tried, 0.01, 5):
+        tried |= {lr: 3 + math.log(lr * 1.01 / best) ** 2 for lr in new}
+    assert set(tried) == rates
+    assert at_an_end(tried) == (best in (0.1, 0.001))
+
+
+def test_a_rate_that_diverges_is_no_end_to_follow():
+    tried = {0.005: 3.1, 0.01: 3.0, 0.02: math.inf}
+    assert next_rates(tried, 0.01, 5) == [0.00707]
+
+
+def test_every_entry_gets_the_same_number_of_runs():
+    for entry in TABLE.values():
+        results = tuned(entry)
+        assert len(results) == RULES.budget
+        assert {r["settings"]["seed"] for r in results} == set(RULES.tuning_seeds)
+        assert len(losses(entry, results, RULES)) == RULES.budget
+        assert pending([entry], results, RULES) == {}
+
+
+# Freezing ----------------------------------------------------------------------------------------
+
+
+def test_the_better_muon_sets_the_target_and_the_best_rates_are_frozen(tmp_path):
+    frozen = freeze(None, list(TABLE.values()), TABLE, all_tuned(), RULES)
+    assert frozen.muon == "muon-nesterov"
+    assert {entry.lr for entry in frozen.entries.values()} == {0.0141}
+    assert not any(entry.late for entry in frozen.entries.values())
+    frozen.write(tmp_path / "race.json")
+    assert Frozen.read(tmp_path / "race.json") == frozen
+    assert Frozen.read(tmp_path / "nothing") is None
+
+
+def test_what_is_not_tuned_is_not_frozen():
+    results = all_tuned()
+    with pytest.raises(UsageError, match="deva has been tuned with 3 of 4 learning rates"):
+        freeze(None, [TABLE["deva"]], TABLE, _without(results, "deva", 0.0141), RULES)
+    with pytest.raises(UsageError, match="muon has been tuned with 3 of 4"):  # the target needs it
+        freeze(None, [TABLE["deva"]], TABLE, _without(results, "muon", 0.0141), RULES)
+
+
+def _without(results, name, lr):
+    gone = TABLE[name].run(RULES, lr, 0).id
+    return [result for result in results if result["id"] != gone]
+
+
+def test_what_is_frozen_stays_and_what_comes_later_is_late():
+    frozen, results = raced()
+    before = dict(frozen.entries)
+    del frozen.entries["deva"]
+    again = freeze(frozen, list(TABLE.values()), TABLE, results, RULES)
+    assert again.entries["deva"].late
+    assert {name: x for name, x in again.entries.items() if name != "deva"} == {
+        name: x for name, x in before.items() if name != "deva"
+    }
+
+
+@pytest.mark.parametrize(
+    ("entry", "rules", "message"),
+    [
+        (replace(TABLE["deva"], name="new"), RULES, "new is not frozen"),
+        (replace(TABLE["deva"], optimizer="soap"), RULES, "deva was frozen as deva on 1 of the"),
+        (TABLE["deva"], replace(RULES, budget=9), "the rules of the race have changed"),
+    ],
+)
+def test_the_final_stage_takes_what_is_frozen_alone(entry, rules, message):
+    frozen, _ = raced()
+    with pytest.raises(UsageError, match=message):
+        frozen.check(entry, rules)
+
+
+# Scores ------------------------------------------------------------------------------------------
+
+
+def test_the_score_is_the_share_of_muons_tokens():
+    frozen, results = raced()
+    rows = {row.entry.name: row for row in standings(frozen, TABLE, results, RULES)}
+    assert rows["muon-nesterov"].score == pytest.approx(1)
+    # Lines from 5: DeVA's reaches 3.2 after 1.8 / 1.9 of its way, the short one's of 0.8 of it.
+    assert rows["deva"].score == pytest.approx(1.8 / 1.9)
+    assert rows["short"].score == pytest.approx(0.8 * 1.8 / 1.81)
+    assert rows["muon"].score is None
+    assert rows["deva"].time == pytest.approx(rows["deva"].score)
+    assert (rows["deva"].step, rows["deva"].optimizer) == (100, 9)
+    assert list(rows) == ["short", "deva", "muon-nesterov", "muon", "worse"]
+
+
+def test_a_shorter_schedule_that_ends_at_the_target_counts_by_its_length():
+    frozen, results = raced()
+    short = TABLE["short"]
+    kept = [r for r in results if r["settings"]["steps"] != 80]
+    ends = finals(short, frozen.entries["short"].lr, end=ENDS["muon-nesterov"])
+    rows = standings(frozen, TABLE, kept + ends, RULES)
+    assert next(row for row in rows if row.entry is short).score == pytest.approx(0.8)
+
+
+def test_schedules_of_different_length_are_compared_by_their_tokens():
+    frozen, results = raced()
+    kept = [r for r in results if r["settings"]["seed"] == 0]
+    ends = {"muon-nesterov": (3.2, 3.2, 3.2), "short": (3.0, 3.05, 3.1)}
+    for name, finals_ in ends.items():
+        for seed, end in zip(RULES.final_seeds, finals_, strict=True):
+            run = TABLE[name].run(RULES, frozen.entries[name].lr, seed)
+            kept.append(result_of(run, end))
+    rows = standings(frozen, TABLE, kept, RULES)
+    shares = [0.8 * 1.8 / (5 - end) for end in ends["short"]]
+    assert list(rows[0].scores.values.values()) == pytest.approx(shares)
+    gap = 1 - sum(shares) / 3
+    assert f"is there {gap:.3f} of Muon's tokens earlier than muon-nesterov" in text(rows, RULES)
+
+
+def test_an_entry_that_diverges_on_one_seed_never_reaches_the_target():
+    frozen, results = raced()
+    lost = TABLE["deva"].run(RULES, frozen.entries["deva"].lr, 102)
+    results = [r for r in results if r["id"] != lost.id] + [result_of(lost, 3.0, "diverged")]
+    row = next(r for r in standings(frozen, TABLE, results, RULES) if r.entry.name == "deva")
+    assert row.score is None
+    assert math.isinf(row.final.mean)
+
+
+def test_there_is_no_board_before_muon_has_run_and_no_row_before_all_seeds_have():
+    frozen, results = raced()
+    muon = TABLE["muon-nesterov"].run(RULES, frozen.entries["muon-nesterov"].lr, 101).id
+    assert standings(frozen, TABLE, [r for r in results if r["id"] != muon], RULES) == []
+    deva = TABLE["deva"].run(RULES, frozen.entries["deva"].lr, 101).id
+    rows = standings(frozen, TABLE, [r for r in results if r["id"] != deva], RULES)
+    assert "deva" not in [row.entry.name for row in rows]
+
+
+def test_the_board_has_commands_and_a_test_against_the_next_of_its_length():
+    frozen, results = raced()
+    rows = standings(frozen, TABLE, results, RULES)
+    assert runner_up(rows).entry.name == "muon-nesterov"  # another length is no other optimizer
+    assert "short is first; against muon-nesterov it cannot be tested" in text(rows, RULES)
+    full = [row for row in rows if row.entry.name != "short"]
+    assert runner_up(full).entry.name == "muon-nesterov"
+    said = text(full, RULES)
+    assert "deva is first. Seed by seed it ends 0.1000 lower than muon-nesterov" in said
+    assert "--optimizers muon:nesterov=true,lr=0.0141 --size small" in said
+    assert "--steps 100 --batch 8 --decay 0.4 --evaluate-every 50 --seeds 101,102,103" in said
+    assert "not reached" in said
+
+
+# The paired test ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 7, 10, 29])
+@pytest.mark.parametrize("t", [0.0, 0.3, 1.0, 2.5, 20.0])
+def test_students_distribution(t, freedom):
+    assert within(t, freedom) == pytest.approx(1 - 2 * stats.t.sf(t, freedom), abs=1e-12)
+
+
+def test_the_paired_test_is_the_textbooks():
+    one, other = [3.1, 3.2, 3.15, 3.3], [3.2, 3.25, 3.2, 3.31]
+    found = paired([b - a for a, b in zip(one, other, strict=True)])
+    expected = stats.ttest_rel(other, one)
+    assert (found.t, found.p) == (pytest.approx(expected.statistic), pytest.approx(expected.pvalue))
+    assert paired([0.1]) is None
+    assert paired([0.1, math.inf]) is None
+    assert paired([0.0, 0.0]) is None
+    assert paired([0.5, 0.5]).p == 0
+
+
+# Elsewhere, and other rates ----------------------------------------------------------------------
+
+
+def test_the_places_to_confirm_at_are_tasks_that_there_are():
+    frozen, _ = raced()
+    for place in PLACES.values():
+        runs = confirmation_runs(frozen, TABLE["short"], place, RULES)
+        assert [run.seed for run in runs] == list(RULES.final_seeds)
+        assert {run.lr for run in runs} == {0.0141}
+        assert runs[0].steps == (320 if "steps" in place.changes else 80)
+        local = runs[0].changed(data="digits" if runs[0].task != "gpt" else "python")
+        check_task(local if runs[0].task != "resnet" else local.changed(size="small"))
+    with pytest.raises(
+        UsageError, match="unknown place to confirm at 'book', did you mean 'books'"
+    ):
+        places(["book"])
+
+
+def test_confirmation_compares_with_muon_there():
+    frozen, results = raced()
+    pair = (TABLE["deva"], TABLE["muon-nesterov"])
+    where = {"half": Place("half the batch", {"batch": 4}), "not run": Place("x", {"batch": 2})}
+    for entry, end in zip(pair, (3.0, 3.1), strict=True):
+        runs = confirmation_runs(frozen, entry, where["half"], RULES)
+        results += [result_of(run, end + run.seed / 1e4) for run in runs]
+    table = confirmation(frozen, pair, where, results, RULES)
+    assert "half the batch" in table
+    assert "0.1000" in table
+    assert len(table.splitlines()) == 3
+
+
+def test_the_range_of_good_rates_is_where_the_loss_crosses_one_per_cent():
+    losses = {0.0025: 3.5, 0.005: 3.06, 0.01: 3.0, 0.02: 3.01, 0.04: math.inf}
+    found = good_range(losses)
+    assert found.low == pytest.approx(0.01 * 0.5**0.5)  # half of the way to 0.06 above
+    assert found.high == 0.02  # beyond it the loss is infinite
+    assert (found.open_low, found.open_high) == (False, False)
+    assert good_range({0.01: math.inf}) is None
+
+
+def test_ends_that_are_open_are_sought():
+    results = tuned(TABLE["deva"])
+    runs = next_runs([TABLE["deva"]], results, RULES)
+    assert runs == []  # a factor of two from 0.0141 costs three per cent, and both were run
+    flat = [{**r, "curve": {**r["curve"], "loss": [3.0] * 5}} for r in results]
+    assert {run.lr for run in next_runs([TABLE["deva"]], flat, RULES)} == {0.0025, 0.04}
+    assert "rates within 1 %" in robustness([TABLE["deva"]], results, RULES)
+    assert robustness([TABLE["muon"]], results, RULES) == ""
+
+
+# The page ----------------------------------------------------------------------------------------
+
+
+def race_in(folder) -> Race:
+    frozen, results = raced()
+    (folder / "results.jsonl").write_text("".join(json.dumps(r) + "\n" for r in results))
+    frozen.write(folder / "race.json")
+    return Race(folder, rules=RULES, entries=TABLE)
+
+
+def test_the_page_without_runs_has_the_rules_alone(tmp_path):
+    written = page(Race(tmp_path))
+    assert "## The rules" in written
+    assert "No entry has been run on the final seeds yet." in written
+    assert "## Ablations" not in written
+
+
+def test_the_page_and_what_lies_beside_it(tmp_path):
+    race, docs = race_in(tmp_path), tmp_path / "docs"
+    written = {path.name for path in publish(race, docs)}
+    assert written == {"race.md", "race.jsonl", "race.json", "race.png", "race.svg"}
+    said = (docs / "race.md").read_text()
+    assert "| 1 | short | 0.796 |" in said
+    assert (
+        "| worse | an ablation | deva | +0.3000 (paired t = 259.8 over 3 seeds, p < 0.001) |"
+        in said
+    )
+    assert "**worse** (an ablation): 3.4000 ± 0.0140 against 3.1000 ± 0.0120 of deva" in said
+    assert "## Tuning" in said
+    published = Race(tmp_path / "none", docs / "race.jsonl", rules=RULES, entries=TABLE)
+    assert page(published) == said  # all that it says is in what was published
+
+
+def test_the_page_in_docs_is_what_the_code_and_the_results_there_say():
+    docs = Path(__file__).parents[2] / "docs"
+    results = docs / "race.jsonl"
+    race = Race(docs / "none", results if results.exists() else None)
+    assert (docs / "race.md").read_text() == page(race)  # else: deva race page
+
+
+def test_a_published_run_is_small(tmp_path):
+    base = RACE.base.changed(optimizer="deva", lr=0.01)
+    result = result_of(base, 3.123456789)
+    assert compact(result)["curve"]["loss"][-1] == 3.12346
+    assert len(json.dumps(compact(result))) < 1500
