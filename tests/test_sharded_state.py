@@ -189,7 +189,7 @@ def narrow(folder: str, layout: str) -> list[list[Tensor]]:
     )
     ends = []
     for i, options in enumerate(ways):
-        second = made("deva", layout)  # the options come with the state
+        second = made("deva", layout, **NARROW)
         weights = get_model_state_dict(first[0], options=options)
         state = get_optimizer_state_dict(*first, options=options)
         if not options.full_state_dict:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import torch
 from torch import Tensor
@@ -148,7 +149,7 @@ def overlapped(rounds: list[Round], meanwhile: Iterable[Stack]) -> Iterator[Stac
         first.send()
     yield from meanwhile
     before: Round | None = None
-    for this, following in zip(rounds, [*rounds[1:], None], strict=True):
+    for this, following in zip_longest(rounds, rounds[1:]):
         if following is not None:
             following.send()
         yield from this.stacks()
