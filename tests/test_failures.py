@@ -157,7 +157,7 @@ def test_the_share_of_one_rank_is_not_taken_for_the_whole(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "what"), [("deva", "basis_left"), ("soap", "exp_avg_sq"), ("muon", "step")]
+    ("name", "what"), [("deva", "exp_avg_sq"), ("soap", "basis_left"), ("muon", "step")]
 )
 @pytest.mark.parametrize("how", ["lacks", "other shape"])
 def test_a_state_that_does_not_fit_is_refused_whole(name: str, what: str, how: str) -> None:

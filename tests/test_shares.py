@@ -59,7 +59,7 @@ def test_one_rank_sends_nothing() -> None:
     assert {(x.sent, x.collectives) for x in found.values()} == {(0, 0)}
 
 
-@pytest.mark.parametrize(("layout", "size"), CASES)
+@pytest.mark.parametrize(("layout", "size"), [("FSDP2", 4), ("DDP", 2)])
 def test_the_measured_table_is_that_of_the_command(layout: str, size: int) -> None:
     assert f"| {' | '.join(row(RanksSettings(), layout, size))} |" in DOCUMENTATION
 

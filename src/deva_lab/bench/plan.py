@@ -51,7 +51,7 @@ class Plan:
 
 
 def planned(size: int, shapes: Sequence[Shape] = LLAMA_70B) -> Plan:
-    """The plan for so many ranks: DeVA with `sides="short"`."""
+    """The plan for so many ranks, with DeVA's one basis a matrix."""
     group = {**DEFAULTS, "sides": "short"}
     read = {shape: parts(shape, "auto", None, -2) for shape in shapes}
     costs = [step_cost(read[shape], METHODS["deva-sinf"], group) for shape in shapes]

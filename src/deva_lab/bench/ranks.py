@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
@@ -149,8 +150,9 @@ def share(settings: RanksSettings, name: str, layout: str | None) -> Share:
 
 def shares(settings: RanksSettings, layout: str, size: int) -> dict[str, list[Share]]:
     """The share of each of so many processes, by optimizer."""
+    # Forked by a server: a process that has used threads, as torch does, must not be forked.
+    get_context("forkserver").set_forkserver_preload(["torch", "torch.distributed.tensor"])
     with tempfile.TemporaryDirectory() as folder:
-        # Forked by a server: a process that has used threads, as torch does, must not be forked.
         start_processes(  # type: ignore[no-untyped-call]
             _process, (size, folder, settings, layout), nprocs=size, start_method="forkserver"
         )
