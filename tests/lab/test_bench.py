@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 import deva_optim as do
-from deva_lab.bench import cli, launches, results, step, training
+from deva_lab.bench import cli, launches, plan, results, step, training
 from deva_lab.bench.checks import Check, checks
 from deva_lab.bench.flops import Flops, count_flops, profiled
 from deva_lab.bench.machine import CpuTimes, others_share
@@ -391,3 +391,17 @@ def test_the_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> Non
 def test_an_unknown_command_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["stp"]) == 2
     assert "unknown command 'stp'; known are step, training, launches" in capsys.readouterr().err
+
+
+# Ranks: what they compute, keep and send is tested in tests/test_shares.py ----------------------
+
+
+def test_ranks_can_be_planned_without_any(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["ranks", "--plan"]) == 0
+    assert capsys.readouterr().out.strip() == plan.table()
+
+
+def test_ranks_refuse_a_width_of_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["ranks", "--width", "0"])
+    assert "--width must be at least 1, got 0" in capsys.readouterr().err
