@@ -78,6 +78,26 @@ def _seal(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
+def file_digest(path: Path) -> bytes:
+    """The hash of a file, read a block at a time."""
+    digest = hashlib.blake2b(digest_size=16)
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.digest()
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder, which is gone at once for all who look for its name."""
+    with suppress(FileNotFoundError):
+        if path.is_dir():
+            aside = path.with_name(f"{PARTIAL}old-{path.name}")
+            os.rename(path, aside)
+            shutil.rmtree(aside, ignore_errors=True)
+        else:
+            path.unlink()
+
+
 def flush(path: Path) -> None:
     """Wait until a file or a folder's entries are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)

@@ -19,6 +19,7 @@ from functools import cached_property
 from pathlib import Path, PurePath
 from typing import IO, TYPE_CHECKING, cast
 
+from ..atomic import file_digest
 from ..errors import MissingExtra, UsageError
 
 if TYPE_CHECKING:
@@ -91,15 +92,6 @@ def require(package: str, *, extra: str) -> None:
     """Raise MissingExtra unless the package can be imported."""
     if importlib.util.find_spec(package) is None:
         raise MissingExtra(package, extra=extra)
-
-
-def file_digest(path: Path) -> bytes:
-    """The hash of a file, read a block at a time."""
-    digest = hashlib.blake2b(digest_size=16)
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.digest()
 
 
 def _read_file(path: Path, *, cut: bool) -> Iterator[str]:

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..atomic import read_sealed, write_sealed
+from ..atomic import file_digest, read_sealed, write_sealed
 from ..errors import UsageError
-from .documents import file_digest
 from .split import Split
 from .tokenizers import Ids, Tokenizer, cut_words
 
