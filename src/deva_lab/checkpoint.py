@@ -1,49 +1,59 @@
-"""Checkpoints that survive a kill: written whole or not at all, the last good ones kept."""
+"""Checkpoints that survive a kill: written whole or not at all, the last good ones kept.
+
+A process alone writes a file, several ranks write a folder (`rank_checkpoint`); each reads both.
+"""
 
 from __future__ import annotations
 
 import pickle
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from .atomic import replacing, sweep
+from .atomic import remove, replacing, sweep
 from .errors import UsageError
 
+if TYPE_CHECKING:
+    from .training import Run
+
 KEPT: Final = 2  # the newest, and one in case that it cannot be read
-_NAME: Final = re.compile(r"checkpoint-(\d+)\.pt")
+_NAME: Final = re.compile(r"checkpoint-(\d+)(\.pt)?")
 
 
-def save(folder: Path, step: int, state: dict[str, Any]) -> None:
-    """Write the checkpoint of a step, then remove those that are too old."""
-    with replacing(folder / f"checkpoint-{step}.pt") as partial:
-        torch.save(state, partial)
-    for path in found(folder)[KEPT:]:
-        path.unlink(missing_ok=True)
+def save(folder: Path, run: Run) -> None:
+    """Write the checkpoint of the step that a run is at, then remove those that are too old."""
+    path = folder / f"checkpoint-{run.progress.step}"
+    if run.ranks.mode is None:
+        with replacing(path.with_suffix(".pt")) as partial:
+            torch.save(run.state(), partial)
+    else:
+        from . import rank_checkpoint
+
+        rank_checkpoint.write(path, run)
+    if run.ranks.leads:
+        for old in found(folder)[KEPT:]:
+            remove(old)
 
 
-def load(folder: Path, device: str) -> dict[str, Any] | None:
-    """The newest checkpoint that can be read, or None if there is none.
+def load(folder: Path, run: Run, say: Callable[[str], None] = lambda text: None) -> None:
+    """Bring a run to the newest checkpoint that can be read, if there is any.
 
     Raises:
         UsageError: If there are checkpoints and none of them can be read.
     """
-    sweep(folder, older_than=0)  # nobody else writes here, so what is left is of a killed run
-    paths = found(folder)
+    paths = run.ranks.lead(lambda: _left(folder))
     for path in paths:
-        try:
-            state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
-        except (RuntimeError, EOFError, OSError, pickle.UnpicklingError, KeyError):
-            continue
-        return state
+        if _read(path, run):
+            return
+        say(f"{path} is damaged: the checkpoint before it is taken, if there is one")
     if paths:
         names = ", ".join(path.name for path in paths)
         raise UsageError(
             f"no checkpoint of {folder} can be read ({names}): remove it to start over"
         )
-    return None
 
 
 def found(folder: Path) -> list[Path]:
@@ -53,3 +63,36 @@ def found(folder: Path) -> list[Path]:
     steps = {path: _NAME.fullmatch(path.name) for path in folder.iterdir()}
     known = {path: int(match[1]) for path, match in steps.items() if match}
     return sorted(known, key=lambda path: known[path], reverse=True)
+
+
+def read_file(path: Path, device: str) -> dict[str, Any] | None:
+    """The checkpoint of a process alone, or None if it is damaged."""
+    try:
+        state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+    except (RuntimeError, EOFError, OSError, pickle.UnpicklingError, KeyError):
+        return None
+    return state
+
+
+def _left(folder: Path) -> list[Path]:
+    """The checkpoints in a folder, newest first, what a killed run left behind swept away."""
+    sweep(folder, older_than=0)  # nobody else writes here
+    return found(folder)
+
+
+def _read(path: Path, run: Run) -> bool:
+    """Bring a run to a checkpoint; False if it is damaged."""
+    if path.is_dir():
+        from . import rank_checkpoint
+
+        return rank_checkpoint.read(path, run)
+    state = read_file(path, run.settings.device)
+    if run.ranks.any(state is None) or state is None:
+        return False
+    if run.ranks.mode is None:
+        run.restore(state)
+    else:
+        from . import rank_checkpoint
+
+        rank_checkpoint.take_whole(run, state)
+    return True

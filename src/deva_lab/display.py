@@ -64,6 +64,22 @@ class Lines:
         """Nothing to tidy."""
 
 
+class Silent:
+    """Nothing: another rank tells of the run."""
+
+    def say(self, text: str) -> None:
+        """Say nothing."""
+
+    def begin(self, runs: Sequence[RunSettings], done: int) -> None:
+        """Show nothing."""
+
+    def event(self, event: Event) -> None:
+        """Show nothing."""
+
+    def end(self) -> None:
+        """Nothing to tidy."""
+
+
 def line(run: RunSettings, event: Event) -> str:
     """An event as a line of text."""
     steps = f"step {event.step:>{len(str(run.steps))}}/{run.steps}"

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 from torch import nn
@@ -18,6 +18,9 @@ from deva_optim import param_groups
 
 from .authors import AuthorsDeVASinf
 from .errors import UsageError, unknown
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 
 class Known(NamedTuple):
@@ -56,7 +59,7 @@ ENTRANTS: Final[Mapping[str, Known]] = MappingProxyType(
 
 _HERE: Final = ("rest_lr",)  # what the laboratory adds to the options of an optimizer
 _DTYPES: Final = ("float16", "bfloat16", "float32", "float64")
-_NOT_OPTIONS: Final = ("self", "params")
+_NOT_OPTIONS: Final = ("self", "params", "process_group")
 
 
 @dataclass(frozen=True)
@@ -107,10 +110,15 @@ class Entrant:
         """Its own learning rate, or the usual one of this optimizer."""
         return ENTRANTS[self.name].lr if self.lr is None else self.lr
 
-    def build(self, model: nn.Module, lr: float) -> Optimizer:
-        """The optimizer for a model, its parameters routed to matrices and the rest."""
+    def build(self, model: nn.Module, lr: float, ranks: ProcessGroup | None = None) -> Optimizer:
+        """The optimizer for a model, its parameters routed to matrices and the rest.
+
+        Ranks that have the same weights share out its updates, if it has any to share.
+        """
         known = ENTRANTS[self.name]
         options = {**known.options, **dict(self.options)}
+        if ranks is not None and "process_group" in inspect.signature(known.build).parameters:
+            options["process_group"] = ranks
         rest_lr = options.pop("rest_lr", None)
         if known.build is torch.optim.AdamW:
             return known.build(model.parameters(), lr=lr, **options)

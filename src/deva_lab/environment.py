@@ -9,11 +9,13 @@ import torch
 import deva_optim
 
 from .bench.machine import machine
+from .ranks import ALONE, Ranks
 
 
-def environment(device: str) -> dict[str, Any]:
+def environment(device: str, ranks: Ranks = ALONE) -> dict[str, Any]:
     """The versions and the hardware that a result depends on."""
     about = machine(device)
+    together = {} if ranks.mode is None else {"parallel": ranks.mode, "ranks": ranks.size}
     return {
         "deva_optim": deva_optim.__version__,
         "torch": torch.__version__,
@@ -24,6 +26,7 @@ def environment(device: str) -> dict[str, Any]:
         "threads": about["threads"],
         "device": device,
         "commit": about["commit"],
+        **together,
     }
 
 

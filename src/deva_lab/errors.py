@@ -10,6 +10,10 @@ class UsageError(ValueError):
     """A request that cannot be carried out; the command prints it and exits with code 2."""
 
 
+class LostRank(RuntimeError):  # noqa: N818
+    """Another rank of the run has gone; the command prints it and exits with code 1."""
+
+
 class MissingExtra(UsageError):  # noqa: N818
     """A part of the laboratory that needs a package which is not installed.
 

@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 from .data.corpus import Corpus, check_corpus, load_corpus
 from .data.windows import Windows, held_out
 from .models.gpt import GPT, SIZES
+from .ranks import ALONE, Ranks
 from .settings import RunSettings
 
 # Tokens in an evaluation, at most: a small part of what it costs to train that size.
@@ -73,9 +74,10 @@ class TextTask:
         return cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
 
     @torch.no_grad()
-    def validate(self, model: nn.Module) -> dict[str, float]:
+    def validate(self, model: nn.Module, ranks: Ranks = ALONE) -> dict[str, float]:
         """The mean loss on the validation windows."""
-        rows = max(1, CHUNK_TOKENS // self.validation.shape[1])
-        chunks = torch.split(self.validation, rows)
-        total = sum(self.loss(model, (chunk,)) * len(chunk) for chunk in chunks)
-        return {"loss": float(total) / len(self.validation)}
+        size = ranks.size * max(1, CHUNK_TOKENS // self.validation.shape[1])
+        chunks = map(ranks.rows, torch.split(self.validation, size))
+        total = sum(self.loss(model, (rows,)) * count for rows, count in chunks)
+        (loss,) = ranks.total(float(total))
+        return {"loss": loss / len(self.validation)}

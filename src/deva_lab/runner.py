@@ -16,10 +16,12 @@ from typing import Final
 
 import torch
 
+from .keeping import Keeping
 from .progress import Event, Result
+from .ranks import ALONE, Ranks
 from .settings import RunSettings
-from .tasks import make_task
-from .training import Keeping, Watch, train
+from .tasks import Report, make_task
+from .training import Watch, train
 
 TOLD_EVERY: Final = 0.2  # seconds between two events of a run, evaluations aside
 
@@ -53,12 +55,18 @@ def run_all(
 
 
 def run_one(
-    settings: RunSettings, orders: Orders, *, watch: Watch, stopping: Callable[[], bool]
+    settings: RunSettings,
+    orders: Orders,
+    *,
+    watch: Watch,
+    stopping: Callable[[], bool],
+    ranks: Ranks = ALONE,
+    say: Report = lambda text: None,
 ) -> Result:
     """The result of a run, gone on with if it has a checkpoint."""
     task = make_task(settings, report=lambda text: None)
     keeping = Keeping(orders.folder / "runs" / settings.id, every_seconds=orders.save_every)
-    if orders.tensorboard:
+    if orders.tensorboard and ranks.leads:
         from .board import logged
 
         watch = logged(watch, orders.folder / "tensorboard" / settings.id)
@@ -70,6 +78,8 @@ def run_one(
         watch=watch,
         stopping=stopping,
         command=orders.command,
+        ranks=ranks,
+        say=say,
     )
 
 

@@ -12,6 +12,10 @@ SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 class Stopping:
     """Whether SIGINT or SIGTERM has come while this was entered; call it to ask.
 
+    Args:
+        patient: Take a second one for the first again: torchrun passes on what a rank may have got
+            already, and kills by itself what does not end.
+
     >>> with Stopping() as stopping:
     ...     before = stopping()
     ...     signal.raise_signal(signal.SIGTERM)
@@ -19,8 +23,9 @@ class Stopping:
     (False, True, 143)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, patient: bool = False) -> None:
         self.signal: int | None = None
+        self._patient = patient
         self._before: dict[int, Any] = {}
 
     def __call__(self) -> bool:
@@ -47,4 +52,5 @@ class Stopping:
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
         self.signal = number
-        signal.signal(number, self._before[number])
+        if not self._patient:
+            signal.signal(number, self._before[number])

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from . import language, quadratic, vision
 from .errors import UsageError, unknown
+from .ranks import ALONE, Ranks
 from .settings import RunSettings
 
 Batch = tuple[Tensor, ...]
@@ -36,8 +37,11 @@ class Task(Protocol):
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """The mean loss of a batch."""
 
-    def validate(self, model: nn.Module) -> dict[str, float]:
-        """The "loss" on data that is not trained on, and what else there is to know."""
+    def validate(self, model: nn.Module, ranks: Ranks = ALONE) -> dict[str, float]:
+        """The "loss" on data that is not trained on, and what else there is to know.
+
+        Each rank looks at its part of every chunk of the data, and all know the outcome.
+        """
 
 
 class Preset(NamedTuple):
@@ -56,6 +60,7 @@ class Kind(NamedTuple):
     presets: Mapping[str, Preset]  # by size
     check: Callable[[RunSettings], None]
     make: Callable[[RunSettings, Report], Task]
+    whole_batch: bool = False  # whether its model must see a batch as a whole, for its norms
 
 
 def _check_text(settings: RunSettings) -> None:
@@ -113,6 +118,7 @@ TASKS: Final[Mapping[str, Kind]] = MappingProxyType(
             {size: Preset(steps=400, batch=128) for size in vision.SIZES["resnet"]},
             _check_images,
             _make_images,
+            whole_batch=True,
         ),
         "vit": Kind(
             "a vision transformer on images",

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import asdict
 from typing import Any, Final, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from deva_optim.engine import Engine
 
-from . import checkpoint
+from . import checkpoint, parallel
 from .ahead import Ahead
 from .entrants import Entrant
 from .environment import environment
 from .errors import UsageError
+from .keeping import Keeping
 from .progress import Event, Progress, Result
+from .ranks import ALONE, Ranks
 from .settings import RunSettings
 from .tasks import Batch, Task
 
@@ -39,6 +41,8 @@ def train(
     watch: Watch = lambda event: None,
     stopping: Callable[[], bool] = lambda: False,
     command: str = "",
+    ranks: Ranks = ALONE,
+    say: Callable[[str], None] = lambda text: None,
 ) -> Result:
     """The result of a run, as a line of results.jsonl has it.
 
@@ -50,59 +54,41 @@ def train(
         watch: Hears of every step.
         stopping: Asked after every step: whether to save and return with the status "stopped".
         command: What the user typed, for the result.
+        ranks: The ranks that train it together, of which this process is one.
+        say: Hears what a person should know.
     """
-    run = Run(settings, task)
+    run = Run(settings, task, ranks)
     if keeping is not None and resume:
-        run.restore(checkpoint.load(keeping.folder, settings.device))
+        checkpoint.load(keeping.folder, run, say)
     if run.progress.step == 0:
         run.evaluate()
         watch(run.event(evaluated=True))
-    with Ahead(task.batch, start=run.progress.step * settings.accumulate) as batches:
+    start = run.progress.step * settings.accumulate
+    with Ahead(lambda step: ranks.part(task.batch(step)), start=start) as batches:
         while run.progress.status == "running":
             run.step(batches)
             evaluated = settings.evaluates(run.progress.step)
             if evaluated:
                 run.evaluate()
-            if run.progress.status == "running" and stopping():
+            if run.progress.status == "running" and ranks.any(stopping()):
                 run.progress.status = "stopped"
-            if keeping is not None and keeping.due(run.progress):
-                checkpoint.save(keeping.folder, run.progress.step, run.state())
+            if keeping is not None and ranks.any(ranks.leads and keeping.due(run.progress)):
+                checkpoint.save(keeping.folder, run)
             watch(run.event(evaluated=evaluated))
     return run.result(command)
-
-
-@dataclass
-class Keeping:
-    """Where checkpoints go, and when one is due."""
-
-    folder: Path
-    every_steps: int | None = None
-    every_seconds: float = 60.0
-    last: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.last = time.monotonic()
-
-    def due(self, progress: Progress) -> bool:
-        """Whether it is time: the steps are full, the seconds are over, or the run ends."""
-        full = self.every_steps is not None and progress.step % self.every_steps == 0
-        over = time.monotonic() - self.last >= self.every_seconds
-        if not (full or over or progress.status != "running"):
-            return False
-        self.last = time.monotonic()
-        return True
 
 
 class Run:
     """A model, its optimizer and how far they have come."""
 
-    def __init__(self, settings: RunSettings, task: Task) -> None:
-        self.settings, self.task, self.progress = settings, task, Progress()
+    def __init__(self, settings: RunSettings, task: Task, ranks: Ranks = ALONE) -> None:
+        self.settings, self.task, self.ranks, self.progress = settings, task, ranks, Progress()
         self.model = task.model().to(settings.device)
-        self.compute = self.model
+        self.compute = parallel.spread(self.model, ranks)
         if settings.compile:
-            self.compute = cast(nn.Module, torch.compile(self.model))
-        self.optimizer = Entrant.parse(settings.optimizer).build(self.model, settings.lr)
+            self.compute = cast(nn.Module, torch.compile(self.compute))
+        entrant = Entrant.parse(settings.optimizer)
+        self.optimizer = entrant.build(self.model, settings.lr, parallel.sharing(ranks))
         if settings.telemetry and not isinstance(self.optimizer, Engine):
             raise UsageError(f"{settings.optimizer} has no telemetry: record that of another one")
         self.rates = [float(group["lr"]) for group in self.optimizer.param_groups]
@@ -112,19 +98,20 @@ class Run:
             if settings.dtype == "float32"
             else torch.autocast(torch.device(settings.device).type, getattr(torch, settings.dtype))
         )
+        parallel.settle_(self.model, ranks, lambda: self.loss(ranks.part(task.batch(0))))
 
     def step(self, batches: Ahead[Batch]) -> None:
         """One step of the optimizer."""
         self.set_rates()
         data = model = 0.0
-        for _ in range(self.settings.accumulate):
+        for i in range(1, self.settings.accumulate + 1):
             began = self.clock()
             batch = batches.take()
             taken = self.clock()
-            with self.autocast:
-                loss = self.task.loss(self.compute, batch) / self.settings.accumulate
-            loss.backward()  # type: ignore[no-untyped-call]
-            self.losses += loss.detach()
+            with parallel.accumulating(self.compute, last=i == self.settings.accumulate):
+                loss = self.loss(batch)
+                loss.backward()  # type: ignore[no-untyped-call]
+            self.losses += self.ranks.mean(loss.detach())
             data, model = data + taken - began, model + self.clock() - taken
         began = self.clock()
         if self.settings.clip:
@@ -146,6 +133,11 @@ class Run:
             name: {key: _finite(value) for key, value in row.items()} for name, row in found.items()
         }
         self.progress.telemetry.append({"step": self.progress.step, "matrices": matrices})
+
+    def loss(self, batch: Batch) -> Tensor:
+        """What a batch adds to the mean loss of a step."""
+        with self.autocast:
+            return self.task.loss(self.compute, batch) / self.settings.accumulate
 
     def set_rates(self) -> None:
         """Give every group the learning rate that the schedule has for this step."""
@@ -171,7 +163,7 @@ class Run:
         self.losses.zero_()
         averaged = getattr(self.optimizer, "averaged", contextlib.nullcontext)  # SPlus has one
         with averaged(), self.autocast:
-            found = self.task.validate(self.compute)
+            found = self.task.validate(self.compute, self.ranks)
         curve.step.append(progress.step)
         curve.units.append(progress.step * self.settings.accumulate * self.task.units)
         curve.seconds.append(round(progress.seconds, 4))
@@ -207,27 +199,35 @@ class Run:
     def state(self) -> dict[str, Any]:
         """All that a run needs to go on, to the bit."""
         return {
-            "settings": self.settings.saved(),
-            "progress": self.progress.saved(),
+            **self.record(),
             "losses": self.losses,
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "random": torch.get_rng_state(),
         }
 
-    def restore(self, state: dict[str, Any] | None) -> None:
-        """Go on from what `state` returned, if it did."""
-        if state is None:
-            return
-        if state["settings"] != self.settings.saved():
-            raise UsageError(
-                f"the checkpoint of {self.settings.id} is of another run: {state['settings']}"
-            )
-        self.progress = Progress.restored(state["progress"])
-        self.losses.copy_(state["losses"])
+    def record(self) -> dict[str, Any]:
+        """What of it is no tensor."""
+        return {"settings": self.settings.saved(), "progress": self.progress.saved()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` returned."""
+        self.check(state["settings"])
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
-        torch.set_rng_state(state["random"].cpu())
+        self.take_up(state["progress"], state["losses"], state["random"])
+
+    def check(self, settings: dict[str, Any]) -> None:
+        """Raises UsageError if these are not the settings of this run."""
+        theirs, ours = (json.dumps(x, sort_keys=True) for x in (settings, self.settings.saved()))
+        if theirs != ours:
+            raise UsageError(f"the checkpoint of {self.settings.id} is of another run: {settings}")
+
+    def take_up(self, progress: dict[str, Any], losses: Tensor, random: Tensor) -> None:
+        """Go on from there; model and optimizer have been restored."""
+        self.progress = Progress.restored(progress)
+        self.losses.copy_(losses)
+        torch.set_rng_state(random.cpu())
 
     def result(self, command: str) -> Result:
         """The run as a line of results.jsonl has it."""
@@ -243,20 +243,21 @@ class Run:
             "unit": self.task.unit,
             "units": self.task.units * settings.accumulate,
             "parameters": sum(p.numel() for p in self.model.parameters()),
-            "state_bytes": state_bytes(self.optimizer),
+            "state_bytes": max(self.ranks.gathered(state_bytes(self.optimizer))),
             "curve": curve,
             "milliseconds": progress.times.milliseconds(),
             "mean_milliseconds": progress.times.mean_milliseconds(),
             "peak_memory_bytes": torch.cuda.max_memory_allocated(device) if on_gpu else None,
-            "environment": environment(device),
+            "environment": environment(device, self.ranks),
             "command": command,
         } | ({"telemetry": progress.telemetry} if settings.telemetry else {})
 
 
 def state_bytes(optimizer: torch.optim.Optimizer) -> int:
-    """The bytes of all tensors that an optimizer keeps."""
+    """The bytes of all tensors that an optimizer keeps on this rank."""
     values = (value for state in optimizer.state.values() for value in state.values())
-    return sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
+    tensors = (x.to_local() if hasattr(x, "to_local") else x for x in values)
+    return sum(x.nbytes for x in tensors if isinstance(x, Tensor) and not x.is_meta)
 
 
 def _finite(value: float | None) -> float | None:

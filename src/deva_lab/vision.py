@@ -20,6 +20,7 @@ from .data.image_stream import MIXED, neighbours_mixed
 from .data.images import Images, Shape, check_images, load_images, side_by_name
 from .errors import UsageError, unknown
 from .models import mlp, resnet, vit
+from .ranks import ALONE, Ranks
 
 DEFAULT_DATA: Final = "digits"
 SIZES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
@@ -88,17 +89,18 @@ class ImageTask:
         return cross_entropy(logits, labels, label_smoothing=self.label_smoothing)
 
     @torch.no_grad()
-    def validate(self, model: nn.Module) -> dict[str, float]:
+    def validate(self, model: nn.Module, ranks: Ranks = ALONE) -> dict[str, float]:
         """The mean "loss" (without smoothing) and the "accuracy" on the validation images."""
         index = evenly(len(self.images.validation), VALIDATION_IMAGES)
         loss = correct = 0.0
         with _evaluating(model):
-            for part in torch.split(index, CHUNK):
+            for part, count in map(ranks.rows, torch.split(index, ranks.size * CHUNK)):
                 views = centre_views(self.images.validation[part], side=self.images.side)
                 labels = self.images.validation_labels[part]
                 logits, labels = _logits(model, self._shown(views), labels)
-                loss += float(cross_entropy(logits, labels, reduction="sum"))
-                correct += int((logits.argmax(1) == labels).sum())
+                loss += float(cross_entropy(logits[:count], labels[:count], reduction="sum"))
+                correct += int((logits.argmax(1) == labels)[:count].sum())
+        loss, correct = ranks.total(loss, correct)
         return {"loss": loss / len(index), "accuracy": correct / len(index)}
 
     def _shown(self, views: Tensor) -> Tensor:

@@ -91,6 +91,7 @@ def test_a_run_that_diverges_is_reported_and_the_others_go_on(tmp_path, capsys):
         (["compare", "--jobs", "0"], "--jobs"),
         (["train", "--lr", "0.1,0.2"], "deva compare takes several"),
         (["train", "--seed", "-1"], "--seed"),
+        (["train", "--parallel", "ddp", "--out", "here"], "torchrun --nproc-per-node 2"),
         (["report", "nowhere"], "results.jsonl"),
         (["methods", "adamx"], "did you mean 'adamw'"),
     ],
@@ -189,7 +190,7 @@ def started(*words: str | Path) -> subprocess.Popen[str]:
 
 def final_weights(folder: Path) -> dict[str, torch.Tensor]:
     (run,) = (folder / "runs").iterdir()
-    state = checkpoint.load(run, "cpu")
+    state = checkpoint.read_file(checkpoint.found(run)[0], "cpu")
     assert state is not None
     assert state["progress"]["status"] == "finished"
     weights: dict[str, torch.Tensor] = state["model"]
@@ -246,7 +247,7 @@ def test_a_signal_saves_and_ends(tmp_path, number):
     assert process.returncode == 128 + number, err
     assert f"deva train --resume {tmp_path}" in out
     (run,) = (tmp_path / "runs").iterdir()
-    state = checkpoint.load(run, "cpu")
+    state = checkpoint.read_file(checkpoint.found(run)[0], "cpu")
     assert state is not None
     assert f"Stopped after step {state['progress']['step']}." in out
 

@@ -11,10 +11,11 @@ from torch import nn
 from deva_lab import checkpoint
 from deva_lab.entrants import Entrant
 from deva_lab.errors import UsageError
+from deva_lab.keeping import Keeping
 from deva_lab.plan import Rate, Request, plan
 from deva_lab.progress import Event
 from deva_lab.tasks import make_task
-from deva_lab.training import Keeping, Run, train
+from deva_lab.training import Run, train
 
 
 def settings_of(optimizer="deva", **changes):
@@ -99,14 +100,14 @@ def test_weights_after_a_resume_are_those_of_the_whole_run(tmp_path):
     )
     assert stopped["status"] == "stopped"
     run = Run(settings, task)
-    run.restore(checkpoint.load(tmp_path / "cut", "cpu"))
+    checkpoint.load(tmp_path / "cut", run)
     assert run.progress.step == 7
     result_of(settings, keeping=Keeping(tmp_path / "cut"), resume=True)
-    a, b = (checkpoint.load(tmp_path / name, "cpu") for name in ("whole", "cut"))
-    assert a is not None
-    assert b is not None
-    for name, weight in a["model"].items():
-        assert torch.equal(weight, b["model"][name]), name
+    ends = [Run(settings, task), Run(settings, task)]
+    for end, name in zip(ends, ("whole", "cut"), strict=True):
+        checkpoint.load(tmp_path / name, end)
+    a, b = (dict(end.model.named_parameters()) for end in ends)
+    assert all(torch.equal(weight, b[name]) for name, weight in a.items())
 
 
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path):
@@ -114,12 +115,13 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path):
     result_of(settings, keeping=Keeping(tmp_path, every_steps=5))
     newest, older = checkpoint.found(tmp_path)
     newest.write_bytes(newest.read_bytes()[:-200])
-    state = checkpoint.load(tmp_path, "cpu")
-    assert state is not None
-    assert state["progress"]["step"] == 10
+    run, said = Run(settings, make_task(settings, lambda text: None)), list[str]()
+    checkpoint.load(tmp_path, run, said.append)
+    assert run.progress.step == 10
+    assert f"{newest} is damaged" in said[0]
     older.write_bytes(b"")
     with pytest.raises(UsageError, match="no checkpoint .* can be read"):
-        checkpoint.load(tmp_path, "cpu")
+        checkpoint.load(tmp_path, run)
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):

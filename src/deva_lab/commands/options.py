@@ -189,6 +189,6 @@ def device_of(text: str | None) -> str:
     return text
 
 
-def command_line(words: Sequence[str]) -> str:
+def command_line(words: Sequence[str], program: str = "deva") -> str:
     """What the user typed, to be typed again."""
-    return shlex.join(["deva", *words])
+    return f"{program} {shlex.join(words)}"

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
+from pathlib import Path
 from typing import Any
 
-from ..display import display
+from ..display import Display, Silent, display
 from ..entrants import Entrant
-from ..errors import UsageError
+from ..errors import LostRank, UsageError
 from ..files import append_line, write_text
+from ..parallel import MODES, check, joined, launcher
 from ..plan import plan
+from ..progress import Result
 from ..publish import publish
+from ..ranks import Ranks
 from ..runner import Orders, run_one
 from ..settings import RunSettings
 from ..stopping import Stopping
@@ -28,12 +33,18 @@ from .options import (
 )
 
 OPTIMIZER = "deva"
+DEFAULTS = {"optimizer": OPTIMIZER, "seed": 0}
 DESCRIPTION = """\
 Train one model. Checkpoints are written whole or not at all, and --resume goes on from the newest
 to the same bits. SIGTERM and Ctrl-C save before they end it; a second one does not wait.
 
   deva train --optimizer deva:sides=short --size small --steps 2000 --out runs/first
   deva train --resume runs/first
+
+Over several processes, on the batches of one process: --parallel under torchrun. A command that is
+given again, as torchrun does when a rank has died, goes on from the last checkpoint.
+
+  torchrun --nproc-per-node 2 --max-restarts 3 -m deva_lab train --parallel fsdp --out runs/two
 """
 
 
@@ -45,32 +56,91 @@ def add(commands: Commands) -> None:
     parser.add_argument("--optimizer", metavar="NAME[:SETTINGS]", help=f"({OPTIMIZER})")
     parser.add_argument("--lr", help="learning rate (the optimizer's usual one)")
     parser.add_argument("--seed", type=int, help="of weights and batches (0)")
+    parser.add_argument(
+        "--parallel",
+        choices=MODES,
+        help="train over the ranks of torchrun: ddp, each with the whole model; fsdp, each with a "
+        "shard of it; hsdp, copies in shards (a copy a node, two on a single one)",
+    )
     add_training(parser)
     add_output(parser, "train")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Train; the exit code is 0, 1 if it diverged, 128 + the signal if one came."""
-    folder = output_folder(options, "train")
-    given = given_options(options, {"optimizer": OPTIMIZER, "seed": 0})
-    settings = settings_of(given)
-    write_text(folder / OPTIONS, json.dumps(given, indent=2) + "\n")
-    shown = display()
-    make_task(settings, report=shown.say)
-    orders = Orders(folder, command_line(options.words), options.save_every, options.tensorboard)
+    """Train; the exit code is 0, 1 if it diverged or lost a rank, 128 + the signal if one came."""
+    try:
+        with joined(options.parallel) as ranks:
+            try:
+                return _train(options, ranks)
+            except UsageError:
+                if ranks.leads:  # all ranks have the same error, and one says it
+                    raise
+                return 2
+    except LostRank as error:
+        print(f"deva: {error}", file=sys.stderr)
+        return 1
+
+
+def _train(options: argparse.Namespace, ranks: Ranks) -> int:
+    shown: Display = display() if ranks.leads else Silent()
+    folder, settings = ranks.lead(lambda: _prepared(options, ranks, shown))
+    command = command_line(options.words, launcher(ranks))
+    orders = Orders(folder, command, options.save_every, options.tensorboard)
     shown.begin([settings], 0)
-    with Stopping() as stopping:
+    with Stopping(patient=ranks.mode is not None) as stopping:
         try:
-            result = run_one(settings, orders, watch=shown.event, stopping=stopping)
+            result = run_one(
+                settings,
+                orders,
+                watch=shown.event,
+                stopping=stopping,
+                ranks=ranks,
+                say=shown.say,
+            )
         finally:
             shown.end()
+        # All leave together: torchrun ends the others as soon as one has failed.
+        ranks.lead(lambda: _tell(result, folder, ranks, shown))
+        codes = {"finished": 0, "stopped": max(ranks.gathered(stopping.exit_code))}
+    return codes.get(result["status"], 1)
+
+
+def _prepared(
+    options: argparse.Namespace, ranks: Ranks, shown: Display
+) -> tuple[Path, RunSettings]:
+    """The folder and the run, checked and written down, and the data at hand."""
+    if ranks.mode is not None:
+        _find_again(options)
+    folder = output_folder(options, "train")
+    given = given_options(options, DEFAULTS)
+    settings = settings_of(given)
+    check(settings, ranks)
+    write_text(folder / OPTIONS, json.dumps(given, indent=2) + "\n")
+    make_task(settings, report=shown.say)
+    return folder, settings
+
+
+def _find_again(options: argparse.Namespace) -> None:
+    """Go on with what is in `--out` if the same command has begun it."""
+    if options.resume is not None:
+        return
+    if options.out is None:
+        raise UsageError("--parallel needs --out DIR, where a run that is started again goes on")
+    begun = options.out / OPTIONS
+    if begun.is_file() and json.loads(begun.read_text()) == given_options(options, DEFAULTS):
+        options.out, options.resume = None, options.out
+
+
+def _tell(result: Result, folder: Path, ranks: Ranks, shown: Display) -> None:
+    """Write down and show how the run has ended."""
     if result["status"] == "stopped":
-        shown.say(f"Stopped after step {result['step']}. To go on: deva train --resume {folder}")
-        return stopping.exit_code
+        again = command_line(["train"], launcher(ranks))
+        mode = "" if ranks.mode is None else f" --parallel {ranks.mode}"
+        shown.say(f"Stopped after step {result['step']}. To go on: {again}{mode} --resume {folder}")
+        return
     append_line(folder / "results.jsonl", result)
     shown.say("\n" + publish([result], folder))
-    return 0 if result["status"] == "finished" else 1
 
 
 def settings_of(given: dict[str, Any]) -> RunSettings:

@@ -1,0 +1,211 @@
+"""Training over the processes that torchrun has started: joining them, and spreading a model.
+
+Under ddp every rank has the whole model, and a matrix is updated by its owner alone. Under fsdp
+every rank has a shard of each weight. hsdp has copies of a model in shards, one a node, or two on a
+single node.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Final, get_args
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from .errors import LostRank, UsageError
+from .ranks import ALONE, Mode, Ranks, Several
+from .settings import RunSettings
+from .tasks import kind_of
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
+
+MODES: Final[tuple[Mode, ...]] = get_args(Mode)
+_NEEDED: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what torchrun says
+
+
+@contextmanager
+def joined(mode: Mode | None) -> Iterator[Ranks]:
+    """The ranks that torchrun has started; this process alone if the mode is None.
+
+    Raises:
+        UsageError: If the mode and the way in which this process was started do not go together.
+        LostRank: If another rank has gone.
+    """
+    check_launch(mode)
+    if mode is None:
+        yield ALONE
+        return
+    here = int(os.environ.get("LOCAL_RANK", "0"))
+    if here < torch.cuda.device_count():
+        torch.cuda.set_device(here)
+    with _hearing_of_losses():
+        _meet("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+        ranks = Several(mode)
+        with warnings.catch_warnings():
+            if not ranks.leads:  # all ranks leave the same steps out, and one says so
+                warnings.filterwarnings("ignore", "the gradient of .* was not finite")
+            yield ranks
+        dist.destroy_process_group()
+
+
+def _meet(backend: str) -> None:
+    """Initialise torch.distributed, each start of torchrun by itself.
+
+    torchrun keeps its store when it starts ranks again, and they could find the addresses of those
+    before them. Nodes count their starts apart, so several of them are left to torch.
+    """
+    from torch.distributed.rendezvous import rendezvous
+
+    if os.environ.get("GROUP_WORLD_SIZE", "1") != "1":
+        dist.init_process_group(backend)
+        return
+    store, rank, size = next(rendezvous("env://"))
+    start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    own = dist.PrefixStore(f"start-{start}", store)  # type: ignore[attr-defined]
+    dist.init_process_group(backend, store=own, rank=rank, world_size=size)
+
+
+@contextmanager
+def _hearing_of_losses() -> Iterator[None]:
+    """Says in plain words what a collective says when its other end has gone."""
+    try:
+        yield
+    except RuntimeError as error:
+        told = str(error).strip().splitlines() or [""]
+        if not isinstance(error, dist.DistError) and "gloo" not in str(error):
+            raise
+        raise LostRank(
+            f"another rank has ended, and so does rank {os.environ['RANK']}; what was saved before "
+            f"is whole ({told[0]})"
+        ) from error
+
+
+def check_launch(mode: Mode | None) -> None:
+    """Raises UsageError unless this process was started in a way that fits the mode."""
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if mode is None:
+        if size > 1 and "TORCHELASTIC_RUN_ID" in os.environ:
+            raise UsageError(
+                f"torchrun has started {size} ranks, which would all train the same: say how they "
+                f"share it, --parallel {', '.join(MODES)}"
+            )
+        return
+    if any(name not in os.environ for name in _NEEDED):
+        raise UsageError(
+            f"--parallel {mode} is for the ranks that torchrun starts: torchrun --nproc-per-node 2 "
+            f"-m deva_lab train --parallel {mode} …"
+        )
+    if mode == "hsdp":
+        copies(size)
+
+
+def launcher(ranks: Ranks) -> str:
+    """What starts `deva` on as many ranks."""
+    if ranks.mode is None:
+        return "deva"
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", ranks.size))
+    nodes = f"--nnodes {ranks.size // local} " if ranks.size > local else ""
+    return f"torchrun {nodes}--nproc-per-node {local} -m deva_lab"
+
+
+def copies(size: int) -> int:
+    """The copies of the model that hsdp has on so many ranks: one a node, or two on a single one.
+
+    >>> copies(4)
+    2
+    """
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", size))
+    count = size // local if size > local else 2
+    if size % local or size % count or size < 2 * count:
+        raise UsageError(
+            f"--parallel hsdp cuts the ranks into {count} copies of two or more shards, but there "
+            f"are {size}: start an even number from 4 on, as many on every node, or take fsdp"
+        )
+    return count
+
+
+def check(settings: RunSettings, ranks: Ranks) -> None:
+    """Raises UsageError if these ranks cannot share this run."""
+    if ranks.mode is None:
+        return
+    device, local = settings.device, int(os.environ.get("LOCAL_WORLD_SIZE", ranks.size))
+    if device not in ("cpu", "cuda"):
+        raise UsageError(
+            f"--parallel trains on cpu or cuda, every rank on its own, got --device {device}"
+        )
+    if device == "cuda" and local > torch.cuda.device_count():
+        raise UsageError(
+            f"{local} ranks of this node need as many GPUs, but it has {torch.cuda.device_count()}:"
+            " start fewer, or take --device cpu"
+        )
+    if settings.batch % ranks.size:
+        raise UsageError(
+            f"--batch {settings.batch} cannot be shared equally by {ranks.size} ranks: take a "
+            f"multiple of {ranks.size}"
+        )
+    if kind_of(settings.task).whole_batch:
+        raise UsageError(
+            f"--task {settings.task} normalises over the whole batch, of which a rank sees a part: "
+            "train it in one process, or take vit or mlp"
+        )
+
+
+# --- The model -----------------------------------------------------------------------------------
+
+
+def spread(model: nn.Module, ranks: Ranks) -> nn.Module:
+    """What computes the model over these ranks; its weights become shards under fsdp and hsdp."""
+    if ranks.mode is None:
+        return model
+    if ranks.mode == "ddp":
+        # Buffers are tables that never change.
+        return nn.parallel.DistributedDataParallel(model, broadcast_buffers=False)
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = _mesh(ranks, next(model.parameters()).device.type)
+    for layers in model.children():
+        if isinstance(layers, nn.ModuleList | nn.Sequential):
+            for layer in layers:
+                fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
+
+
+def _mesh(ranks: Ranks, device: str) -> DeviceMesh:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    if ranks.mode == "fsdp":
+        return init_device_mesh(device, (ranks.size,), mesh_dim_names=("shard",))
+    count = copies(ranks.size)
+    sizes = (count, ranks.size // count)
+    return init_device_mesh(device, sizes, mesh_dim_names=("copy", "shard"))
+
+
+def sharing(ranks: Ranks) -> ProcessGroup | None:
+    """Who shares out the updates of weights that every rank has whole."""
+    return dist.group.WORLD if ranks.mode == "ddp" else None
+
+
+def settle_(model: nn.Module, ranks: Ranks, loss: Callable[[], Tensor]) -> None:
+    """Let DDP put gradients into the order in which they come, which it learns from a first pass.
+
+    It adds them up in that order, which decides how sums over three ranks and more are rounded: a
+    run that goes on must have it in its first step as well.
+    """
+    if ranks.mode == "ddp":
+        loss().backward()  # type: ignore[no-untyped-call]
+        model.zero_grad()
+
+
+def accumulating(compute: nn.Module, *, last: bool) -> AbstractContextManager[None]:
+    """While this is entered DDP leaves gradients with their ranks, unless the batch is the last."""
+    if last or not isinstance(compute, nn.parallel.DistributedDataParallel):
+        return nullcontext()
+    return compute.no_sync()
