@@ -165,8 +165,9 @@ def spread(model: nn.Module, ranks: Ranks) -> nn.Module:
     if ranks.mode is None:
         return model
     if ranks.mode == "ddp":
-        # Buffers are tables that never change.
-        return nn.parallel.DistributedDataParallel(model, broadcast_buffers=False)
+        compute = nn.parallel.DistributedDataParallel(model)
+        compute.broadcast_buffers = False  # they are tables that never change
+        return compute
     from torch.distributed.fsdp import fully_shard
 
     mesh = _mesh(ranks, next(model.parameters()).device.type)

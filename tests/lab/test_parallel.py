@@ -117,7 +117,6 @@ def test_a_checkpoint_may_be_read_by_any_number_of_ranks(tmp_path: Path) -> None
 
 WAYS: tuple[tuple[Mode, str], ...] = (
     ("ddp", "deva"),
-    ("fsdp", "splus"),
     ("hsdp", "torch-adamw"),
 )
 

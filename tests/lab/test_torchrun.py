@@ -133,6 +133,7 @@ def test_a_signal_saves_once_and_ends_all_ranks(text: Path, tmp_path: Path) -> N
             os.kill(rank, signal.SIGTERM)
         out, err = process.communicate(timeout=LIMIT)
     assert out.count("Stopped after step") == 1, err
+    assert "Warning" not in err
     assert f"-m deva_lab train --parallel ddp --resume {folder}" in out
     step = end_of(folder).progress.step
     assert f"Stopped after step {step}." in out
