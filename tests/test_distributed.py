@@ -185,7 +185,7 @@ def test_eps_is_relative_to_the_mean_of_the_whole() -> None:
 
 
 def in_rounds(names: tuple[str, ...]) -> list[list[Tensor]]:
-    rounds.BUCKET = 40  # one or two matrices a round
+    rounds.BUCKET = 80  # one or two matrices a round
     return trajectories([(name, layout) for name in names for layout in ("rows", "ddp")])
 
 

@@ -126,7 +126,10 @@ class Round:
 
 
 def rounds(roster: Roster, jobs: list[Job], wire: torch.dtype | None = None) -> list[Round]:
-    """The matrices in rounds, in each of which no owner has more than a bucket to send back."""
+    """The matrices in rounds, in each of which no owner has more than half a bucket to send back.
+
+    Two rounds are held at a time, so together they are one bucket.
+    """
     found = []
     for crew in roster.crews:
         queues: dict[int, list[Job]] = {}
@@ -134,7 +137,7 @@ def rounds(roster: Roster, jobs: list[Job], wire: torch.dtype | None = None) -> 
             if job.spread.crew is crew:
                 queues.setdefault(job.owner, []).append(job)
         while any(queues.values()):
-            some = [job for queue in queues.values() for job in _bucket(queue)]
+            some = [job for queue in queues.values() for job in _half_bucket(queue)]
             found.append(Round(crew, some, wire))
     return found
 
@@ -161,11 +164,11 @@ def overlapped(rounds: list[Round], meanwhile: Iterable[Stack]) -> Iterator[Stac
         before.receive_back()
 
 
-def _bucket(queue: list[Job]) -> list[Job]:
-    """Take from the queue as many as fit into a bucket, and at least one."""
+def _half_bucket(queue: list[Job]) -> list[Job]:
+    """Take from the queue as many as fit into half a bucket, and at least one."""
     some = [queue.pop(0)] if queue else []
     size = sum(job.load for job in some)
-    while queue and size + queue[0].load <= BUCKET:
+    while queue and size + queue[0].load <= BUCKET // 2:
         some.append(queue.pop(0))
         size += some[-1].load
     return some
