@@ -25,7 +25,7 @@ class Rules:
     base: RunSettings
     tuning_seeds: tuple[int, ...] = (0,)
     final_seeds: tuple[int, ...] = (101, 102, 103)
-    budget: int = 5
+    budget: int = 4
     muons: tuple[str, ...] = ("muon", "muon-nesterov", "muon-light")
 
 
