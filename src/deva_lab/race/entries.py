@@ -53,13 +53,22 @@ def _baseline(name: str, optimizer: str, about: str, lr: float = RATE) -> Entry:
     return Entry(name, optimizer, lr, about, "baseline")
 
 
-def _deva(name: str, settings: str, about: str, length: float = 1.0) -> Entry:
-    return Entry(name, f"deva:{settings}" if settings else "deva", RATE, about, length=length)
+_DEVA: Final = {"betas": "0.9/0.95/0.95", "nesterov": "true", "sides": "short"}
+"""What the entries of DeVA have unless they say otherwise, whatever its defaults become."""
 
 
-def _whitened(name: str, setting: str, about: str) -> Entry:
-    settings = ",".join(sorted([setting, "variant=whitened"]))
-    return Entry(f"whitened-{name}", f"deva:{settings}", RATE, about, "ablation", "whitened")
+def _settings(**changes: str) -> str:
+    settings = {**_DEVA, **changes}
+    return "deva:" + ",".join(f"{key}={settings[key]}" for key in sorted(settings))
+
+
+def _deva(name: str, about: str, length: float = 1.0, **changes: str) -> Entry:
+    return Entry(name, _settings(**changes), RATE, about, length=length)
+
+
+def _whitened(name: str, about: str, **changes: str) -> Entry:
+    optimizer = _settings(variant="whitened", **changes)
+    return Entry(f"whitened-{name}", optimizer, RATE, about, "ablation", "whitened")
 
 
 def _muon(name: str, setting: str, about: str) -> Entry:
@@ -78,22 +87,22 @@ _ROWS: Final = (
     _baseline("soap-light", "soap:betas=0.9/0.95/0.95", "SOAP with β₁ = 0.9, as DeVA"),
     _baseline("deva-paper", "deva-sinf:rest=adamw", "DeVA-S∞ with the paper's settings"),
     _baseline("deva-authors", "deva-sinf-authors:rest=adamw", "the same, its authors' κ"),
-    _deva("deva", "", "DeVA: DeVA-S∞, Nesterov momentum, β₁ = 0.9, the short side's basis"),
-    _deva("weighted", "variant=weighted", "msign(Γ ⊙ M): Γ before the direction"),
-    _deva("whitened", "variant=whitened", "msign(M / √V) in the basis"),
-    _deva("level", "variant=level", "Γ ⊙ msign(M), the norm of the update kept level"),
-    _deva("half-gamma", "gamma_power=0.5", "Γ to the power of a half"),
-    _deva("floored", "gamma_floor=0.5", "Γ no less than a half"),
-    _deva("half-whitened", "gamma_power=0.5,variant=whitened", "msign(M / V^¼) in the basis"),
-    _deva("whitened-85", "variant=whitened", "whitened, on 85 % of the steps", 0.85),
-    _deva("whitened-90", "variant=whitened", "whitened, on 90 % of the steps", 0.9),
-    _whitened("plain", "nesterov=false", "without Nesterov momentum"),
-    _whitened("polar", "msign=polar-express", "Polar Express for Newton–Schulz"),
-    _whitened("fresh", "refresh_every=1", "a new basis every step: the most freshness can give"),
-    _whitened("both", "sides=both", "a basis on both sides"),
-    _whitened("heavy", "betas=0.95/0.95/0.95", "β₁ = 0.95"),
-    _whitened("slow", "betas=0.9/0.99/0.95", "β₂ = 0.99"),
-    _whitened("cautious", "cautious_decay=true", "decay where update and weight agree in sign"),
+    _deva("deva", "Γ ⊙ msign(M): DeVA-S∞ with Nesterov, β₁ = 0.9, one basis", variant="default"),
+    _deva("weighted", "msign(Γ ⊙ M): Γ before the direction", variant="weighted"),
+    _deva("whitened", "msign(M / √V) in the basis", variant="whitened"),
+    _deva("level", "Γ ⊙ msign(M), the norm of the update kept level", variant="level"),
+    _deva("half-gamma", "Γ to the power of a half", gamma_power="0.5", variant="default"),
+    _deva("floored", "Γ no less than a half", gamma_floor="0.5", variant="default"),
+    _deva("half-whitened", "msign(M / V^¼) in the basis", gamma_power="0.5", variant="whitened"),
+    _deva("whitened-85", "whitened, on 85 % of the steps", 0.85, variant="whitened"),
+    _deva("whitened-90", "whitened, on 90 % of the steps", 0.9, variant="whitened"),
+    _whitened("plain", "without Nesterov momentum", nesterov="false"),
+    _whitened("polar", "Polar Express for Newton–Schulz", msign="polar-express"),
+    _whitened("fresh", "a new basis every step", refresh_every="1"),
+    _whitened("both", "a basis on both sides", sides="both"),
+    _whitened("heavy", "β₁ = 0.95", betas="0.95/0.95/0.95"),
+    _whitened("slow", "β₂ = 0.99", betas="0.9/0.99/0.95"),
+    _whitened("cautious", "decay where update and weight agree in sign", cautious_decay="true"),
     _muon("cautious", "cautious_decay=true", "decay where update and weight agree in sign"),
     _muon("polar", "msign=polar-express", "Polar Express for Newton–Schulz"),
 )

@@ -12,7 +12,7 @@ from .claims import Finding, compared, findings_table, sentence, throughout
 from .experiment import Shown
 from .language_methods import DEVA, METHODS, MUON, NAMES, SOAP
 from .language_runs import about
-from .measures import below, gap, select
+from .measures import at_one_speed, below, gap, select, speeds
 from .sweeps import Series, held, measured, usual_noise
 
 STEPS: Final = "every method, from each number of batches to the next"
@@ -27,13 +27,14 @@ CAPTION: Final = (
 def show(results: Sequence[Result], folder: Path) -> Shown:
     """Losses and times, and the paper's claims about both."""
     numbers = sorted({result["settings"]["accumulate"] for result in results})
+    steady = at_one_speed(results)
     runs = {
-        label: {n: select(results, optimizer=label, accumulate=n) for n in numbers}
+        label: {n: select(steady, optimizer=label, accumulate=n) for n in numbers}
         for label in METHODS
     }
     sweep = measured(runs, over="batches in a step", unit="ms / 1,000 tokens", per_units=1000)
     findings = loss_findings(sweep.losses) + time_findings(sweep.times)
-    text = [about(results), sweep.table(), findings_table(findings)]
+    text = [about(results), sweep.table(), findings_table(findings), speeds(results)]
     return Shown("\n\n".join(text), sentence(findings), sweep.draw(folder, "fig-batch"), CAPTION)
 
 

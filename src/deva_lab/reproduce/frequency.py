@@ -13,7 +13,7 @@ from .claims import Finding, compared, findings_table, judged, sentence, through
 from .experiment import Shown
 from .language_methods import DEVA, REFRESH_EVERY, SOAP
 from .language_runs import about
-from .measures import below, gap
+from .measures import at_one_speed, below, gap, speeds
 from .sweeps import Series, held, measured, usual_noise
 
 ENTRANTS: Final = {SOAP: "soap", DEVA: "deva-sinf"}
@@ -27,10 +27,12 @@ CAPTION: Final = (
 
 def show(results: Sequence[Result], folder: Path) -> Shown:
     """Losses and times, and the paper's claims about both."""
-    runs = {label: _by_frequency(results, name) for label, name in ENTRANTS.items()}
+    steady = at_one_speed(results)
+    runs = {label: _by_frequency(steady, name) for label, name in ENTRANTS.items()}
     sweep = measured(runs, over="steps between refreshes", unit="ms a step")
     findings = loss_findings(sweep.losses) + time_findings(sweep.optimizer)
-    text = [about(results), sweep.table(), findings_table(findings), _length(results)]
+    notes = f"{_length(results)} {speeds(results)}"
+    text = [about(results), sweep.table(), findings_table(findings), notes]
     return Shown("\n\n".join(text), sentence(findings), sweep.draw(folder, "fig-freq"), CAPTION)
 
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import fmean, stdev
+from statistics import fmean, median, stdev
 from typing import Any
 
 from ..curves import Curve, finite, mean_curve, reach
@@ -104,6 +104,44 @@ def milliseconds(results: Sequence[Result], *parts: str, per_units: int = 0) -> 
             * (per_units / run["units"] if per_units else 1.0)
             for run in results
         ),
+    )
+
+
+def at_one_speed(results: Sequence[Result]) -> list[Result]:
+    """The runs with their times scaled so that the model's part takes the same in all of them.
+
+    That part is the same work for a token whatever the optimizer, so how long it took says how fast
+    the machine was just then. A run that ended before its first step stays as it is.
+    """
+    usual = _usual(results)
+    return [_scaled(run, usual / own if (own := _model_time(run)) else 1.0) for run in results]
+
+
+def _scaled(run: Result, scale: float) -> Result:
+    times, curve = run["mean_milliseconds"], run["curve"]
+    return {
+        **run,
+        "mean_milliseconds": {part: scale * time for part, time in times.items()},
+        "curve": {**curve, "seconds": [scale * time for time in curve["seconds"]]},
+    }
+
+
+def _usual(results: Sequence[Result]) -> float:
+    return median(time for run in results if (time := _model_time(run)))
+
+
+def _model_time(run: Result) -> float:
+    """Milliseconds for a token, or an image."""
+    return float(run["mean_milliseconds"]["model"] / run["units"])
+
+
+def speeds(results: Sequence[Result]) -> str:
+    """What `at_one_speed` does to the times of these runs, in words."""
+    least, most = (1000 * end(map(_model_time, results)) for end in (min, max))
+    return (
+        "Times are brought to one speed of the machine: the model's part, the same work for "
+        f"1,000 {results[0]['unit']} whatever the optimizer, took from {least:.0f} to {most:.0f} "
+        f"ms, and each run is scaled to the median, {1000 * _usual(results):.0f} ms."
     )
 
 

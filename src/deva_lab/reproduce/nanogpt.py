@@ -16,6 +16,7 @@ from .language_runs import about
 from .measures import (
     Measured,
     at,
+    at_one_speed,
     below,
     curve_of,
     final,
@@ -25,6 +26,7 @@ from .measures import (
     order,
     select,
     share_to,
+    speeds,
 )
 from .panels import curves_panel, legend_below
 from .printed import PRINTED
@@ -134,12 +136,12 @@ def _fill(figure: Figure, runs: Groups) -> None:
 
 def show_table(results: Sequence[Result], folder: Path) -> Shown:
     """Final losses and times, each against Muon's."""
-    runs = groups(results)
+    runs = groups(at_one_speed(results))
     losses = {label: final(own) for label, own in runs.items()}
     times = {label: milliseconds(own, per_units=1000) for label, own in runs.items()}
     findings = _loss_findings(losses) + _time_findings(times)
     text = [about(results), _table(runs, losses, times), _orders(losses, times)]
-    text += [findings_table(findings), TIMES_ARE]
+    text += [findings_table(findings), f"{TIMES_ARE} {speeds(results)}"]
     return Shown("\n\n".join(text), sentence(findings))
 
 
