@@ -121,7 +121,7 @@ def test_the_command_prints_rules_entries_and_an_empty_board(tmp_path, capsys):
     assert main(["race", "--entries"]) == 0
     said = capsys.readouterr().out
     assert all(name in said for name in ENTRIES)
-    assert f"5 learning rates each, {5 * len(ENTRIES)} tuning runs" in said
+    assert f"4 learning rates each, {4 * len(ENTRIES)} tuning runs" in said
     assert main(["race", "--list", "--out", str(tmp_path)]) == 0
     assert "No entry has been run" in capsys.readouterr().out
 

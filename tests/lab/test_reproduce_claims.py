@@ -16,7 +16,8 @@ from deva_lab.reproduce.language_methods import (
     SOAP,
     UNSIGNED,
 )
-from deva_lab.reproduce.measures import Measured, below, gap, noise, order
+from deva_lab.reproduce.language_runs import SETUPS
+from deva_lab.reproduce.measures import Measured, at_one_speed, below, gap, noise, order, speeds
 from deva_lab.reproduce.printed import PRINTED
 from deva_lab.reproduce.trained import Trained
 
@@ -180,6 +181,23 @@ def test_the_paper_s_own_numbers_bear_out_its_claims(name, tmp_path):
         assert [path.name for path in found.figures] == [f"{name}.png", f"{name}.svg"]
         assert all(path.stat().st_size > 10_000 for path in found.figures)
         assert found.caption
+
+
+def test_times_are_brought_to_one_speed_by_the_work_that_is_the_same():
+    """A run on a machine half as fast, and one of twice the batch, agree with the one before."""
+    run = SETUPS["cpu"].base.changed(optimizer=MUON)
+    usual, slow, large = (made(run, paper_loss) for _ in range(3))
+    slow["mean_milliseconds"] = {k: 2 * v for k, v in usual["mean_milliseconds"].items()}
+    slow["curve"] = {**slow["curve"], "seconds": [2 * s for s in usual["curve"]["seconds"]]}
+    large["mean_milliseconds"] = {**usual["mean_milliseconds"]}
+    large["mean_milliseconds"]["model"] *= 2
+    large["units"] *= 2
+    first, second, third = at_one_speed([usual, slow, large])
+    assert first == usual
+    assert second == first
+    assert third == large
+    low, high = (usual["mean_milliseconds"]["model"] / usual["units"] * 1000 * k for k in (1, 2))
+    assert f"took from {low:.0f} to {high:.0f} ms" in speeds([usual, slow, large])
 
 
 def test_the_paper_s_table_of_beta3_is_above_one_entry_of_soap(tmp_path):

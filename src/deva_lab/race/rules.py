@@ -77,7 +77,8 @@ and then falls to zero over the last {decay:.0%} of the steps. The validation lo
 seeds, reaches the target, as a share of the tokens that Muon took. The target is the final loss of
 Muon: of the entries {muons} the one that tuning finds best. Between two
 evaluations the curve is a line. An entry may have a shorter schedule of its own, and then counts by
-what it took of that. Lower is better.
+what it took of that. Lower is better. Times are scaled so that the model's part of a step, the same
+work in all runs, takes the same in all of them.
 
 **The terms.**
 

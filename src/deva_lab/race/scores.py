@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from ..curves import reach
 from ..progress import Result
-from ..reproduce.measures import Measured, curve_of, final, milliseconds, over_seeds
+from ..reproduce.measures import (
+    Measured,
+    at_one_speed,
+    curve_of,
+    final,
+    milliseconds,
+    over_seeds,
+)
 from .entries import Entries, Entry
 from .frozen import Frozen, FrozenEntry
 from .paired import Paired, paired
@@ -51,14 +59,15 @@ def standings(
     frozen: Frozen, entries: Entries, results: Sequence[Result], rules: Rules
 ) -> list[Standing]:
     """The entries whose final seeds have all been run, the best first; none before Muon's have."""
-    found = {
+    done = {
         name: runs
         for name, entry in entries.items()
         if name in frozen.entries
         and len(runs := final_runs(frozen, entry, results, rules)) == len(rules.final_seeds)
     }
-    if frozen.muon not in found:
+    if frozen.muon not in done:
         return []
+    found = steady(done)
     rows = [
         standing(entries[name], frozen.entries[name], runs, found[frozen.muon])
         for name, runs in found.items()
@@ -66,6 +75,12 @@ def standings(
     return sorted(
         rows, key=lambda row: (math.inf if row.score is None else row.score, row.final.mean)
     )
+
+
+def steady(groups: Mapping[str, Sequence[Result]]) -> dict[str, list[Result]]:
+    """The runs of every group with their times brought to one speed of the machine."""
+    runs = iter(at_one_speed([run for group in groups.values() for run in group]))
+    return {name: list(islice(runs, len(group))) for name, group in groups.items()}
 
 
 def standing(
