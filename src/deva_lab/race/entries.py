@@ -103,6 +103,7 @@ _ROWS: Final = (
     _whitened("both", "a basis on both sides", sides="both"),
     _whitened("heavy", "β₁ = 0.95", betas="0.95/0.95/0.95"),
     _whitened("quick", "β₁ = 0.8", betas="0.8/0.95/0.95"),
+    _whitened("full", "β₁ = 0.8 and a basis on both sides", betas="0.8/0.95/0.95", sides="both"),
     _whitened("slow", "β₂ = 0.99", betas="0.9/0.99/0.95"),
     _whitened("cautious", "decay where update and weight agree in sign", cautious_decay="true"),
     _muon("cautious", "cautious_decay=true", "decay where update and weight agree in sign"),

@@ -26,7 +26,7 @@ class Rules:
     tuning_seeds: tuple[int, ...] = (0,)
     final_seeds: tuple[int, ...] = (101, 102, 103)
     budget: int = 4
-    muons: tuple[str, ...] = ("muon", "muon-nesterov", "muon-light", "muon-quick")
+    muons: tuple[str, ...] = ("muon-light", "muon-quick")
 
 
 RACE: Final = Rules(
