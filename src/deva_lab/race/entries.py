@@ -53,7 +53,7 @@ def _baseline(name: str, optimizer: str, about: str, lr: float = RATE) -> Entry:
     return Entry(name, optimizer, lr, about, "baseline")
 
 
-_DEVA: Final = {"betas": "0.9/0.95/0.95", "nesterov": "true", "sides": "short"}
+_DEVA: Final = {"betas": "0.8/0.95/0.95", "nesterov": "true", "sides": "short"}
 """What the entries of DeVA have unless they say otherwise, whatever its defaults become."""
 
 
@@ -72,8 +72,8 @@ def _whitened(name: str, about: str, **changes: str) -> Entry:
 
 
 def _muon(name: str, setting: str, about: str) -> Entry:
-    settings = ",".join(sorted([setting, "momentum=0.9", "nesterov=true"]))
-    return Entry(f"muon-{name}", f"muon:{settings}", RATE, about, "ablation", "muon-light")
+    settings = ",".join(sorted([setting, "momentum=0.8", "nesterov=true"]))
+    return Entry(f"muon-{name}", f"muon:{settings}", RATE, about, "ablation", "muon-quick")
 
 
 _ROWS: Final = (
@@ -81,30 +81,30 @@ _ROWS: Final = (
     _baseline("lion", "lion", "Lion", 0.001),
     _baseline("muon", "muon", "Muon"),
     _baseline("muon-nesterov", "muon:nesterov=true", "Muon with Nesterov momentum"),
-    _baseline("muon-light", "muon:momentum=0.9,nesterov=true", "the same with β₁ = 0.9, as DeVA"),
-    _baseline("muon-quick", "muon:momentum=0.8,nesterov=true", "the same with β₁ = 0.8"),
+    _baseline("muon-light", "muon:momentum=0.9,nesterov=true", "the same with β₁ = 0.9"),
+    _baseline("muon-quick", "muon:momentum=0.8,nesterov=true", "the same with β₁ = 0.8, as DeVA"),
     _baseline("adamuon", "adamuon", "AdaMuon"),
     _baseline("soap", "soap", "SOAP"),
-    _baseline("soap-light", "soap:betas=0.9/0.95/0.95", "SOAP with β₁ = 0.9, as DeVA"),
+    _baseline("soap-light", "soap:betas=0.9/0.95/0.95", "SOAP with β₁ = 0.9"),
+    _baseline("soap-quick", "soap:betas=0.8/0.95/0.95", "SOAP with β₁ = 0.8"),
     _baseline("deva-paper", "deva-sinf:rest=adamw", "DeVA-S∞ with the paper's settings"),
     _baseline("deva-authors", "deva-sinf-authors:rest=adamw", "the same, its authors' κ"),
-    _deva("deva", "Γ ⊙ msign(M): DeVA-S∞ with Nesterov, β₁ = 0.9, one basis", variant="default"),
+    _deva("deva", "Γ ⊙ msign(M), as in the paper; β₁ = 0.8, Nesterov", variant="default"),
     _deva("weighted", "msign(Γ ⊙ M): Γ before the direction", variant="weighted"),
     _deva("whitened", "msign(M / √V) in the basis", variant="whitened"),
     _deva("level", "Γ ⊙ msign(M), the norm of the update kept level", variant="level"),
     _deva("half-gamma", "Γ to the power of a half", gamma_power="0.5", variant="default"),
     _deva("floored", "Γ no less than a half", gamma_floor="0.5", variant="default"),
-    _deva("half-whitened", "msign(M / V^¼) in the basis", gamma_power="0.5", variant="whitened"),
-    _deva("whitened-85", "whitened, on 85 % of the steps", 0.85, variant="whitened"),
     _deva("whitened-90", "whitened, on 90 % of the steps", 0.9, variant="whitened"),
+    _whitened("light", "β₁ = 0.9", betas="0.9/0.95/0.95"),
+    _whitened("quicker", "β₁ = 0.7", betas="0.7/0.95/0.95"),
+    _whitened("slow", "β₂ = 0.99", betas="0.8/0.99/0.95"),
     _whitened("plain", "without Nesterov momentum", nesterov="false"),
-    _whitened("polar", "Polar Express for Newton–Schulz", msign="polar-express"),
-    _whitened("fresh", "a new basis every step", refresh_every="1"),
     _whitened("both", "a basis on both sides", sides="both"),
-    _whitened("heavy", "β₁ = 0.95", betas="0.95/0.95/0.95"),
-    _whitened("quick", "β₁ = 0.8", betas="0.8/0.95/0.95"),
-    _whitened("full", "β₁ = 0.8 and a basis on both sides", betas="0.8/0.95/0.95", sides="both"),
-    _whitened("slow", "β₂ = 0.99", betas="0.9/0.99/0.95"),
+    _whitened("fresh", "a new basis every step", refresh_every="1"),
+    _whitened("half", "msign(M / V^¼)", gamma_power="0.5"),
+    _whitened("steep", "msign(M / V^¾)", gamma_power="1.5"),
+    _whitened("polar", "Polar Express for Newton–Schulz", msign="polar-express"),
     _whitened("cautious", "decay where update and weight agree in sign", cautious_decay="true"),
     _muon("cautious", "cautious_decay=true", "decay where update and weight agree in sign"),
     _muon("polar", "msign=polar-express", "Polar Express for Newton–Schulz"),
