@@ -411,6 +411,20 @@ def test_the_page_in_docs_is_what_the_code_and_the_results_there_say():
     assert (docs / "race.md").read_text() == page(race)  # else: deva race page
 
 
+def test_runs_of_no_entry_are_shown_too(tmp_path):
+    race = Race(tmp_path, rules=RULES, entries=TABLE)
+    entry, stray = (
+        RULES.base.changed(optimizer="muon", lr=0.01),
+        RULES.base.changed(optimizer="soap", lr=0.02),
+    )
+    lost = RULES.base.changed(optimizer="lion", lr=0.1)
+    results = [result_of(lost, 9.0, "diverged"), result_of(stray, 3.2), result_of(entry, 3.3)]
+    (tmp_path / "results.jsonl").write_text("".join(json.dumps(r) + "\n" for r in results))
+    said = page(race).partition("## Tried on the way")[2]
+    assert "| `soap` | 0.02 | 0 | 3.2000 |\n| `lion` | 0.1 | 0 | diverged |" in said
+    assert "`muon`" not in said
+
+
 def test_a_published_run_is_small(tmp_path):
     base = RACE.base.changed(optimizer="deva", lr=0.01)
     result = result_of(base, 3.123456789)

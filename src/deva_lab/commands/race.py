@@ -34,7 +34,7 @@ Race optimizers to the final loss of a tuned Muon: the fewest tokens win. See do
   deva race --rules                    the rules
   deva race --entries                  what takes part
   deva race                            tune, freeze and run everything, and print the board
-  deva race tune muon-light muon-quick tune some: learning rates on the tuning seeds
+  deva race tune muon-quick whitened   tune some: learning rates on the tuning seeds
   deva race freeze                     write down the rates, before the final seeds are run
   deva race final whitened             run the final seeds of what is frozen
   deva race --list                     the leaderboard, with the command of each entry

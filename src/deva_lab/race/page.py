@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from ..curves import final_loss
+from ..entrants import Entrant
 from ..files import write_text
 from ..progress import Result
 from ..reproduce.experiment import markdown_table
@@ -76,6 +78,7 @@ def page(race: Race) -> str:
         ("Ablations", _ablations(rows)),
         ("What did not work", _without_effect(rows)),
         ("Tuning", _tuning(race)),
+        ("Tried on the way", _strays(race)),
         ("Confirmation, nothing tuned again", _confirmations(race, rows)),
         ("Room for the learning rate", _robustness(race)),
     ]
@@ -94,6 +97,13 @@ it as soon as there are any; `deva race --list --results docs/race.jsonl` prints
 deva race --entries      # what takes part
 deva race                # tune, freeze, run the final seeds; goes on where it was stopped
 ```
+"""
+
+
+STRAYS: Final = """\
+Settings that are no entry, each run at the rates that are shown. What `deva` leaves out here was
+`betas=0.9/0.95/0.95,nesterov=true,sides=short,variant=default`.
+
 """
 
 
@@ -155,6 +165,18 @@ def _tuning_row(entry: Entry, tried: dict[float, float]) -> tuple[str, ...]:
     best = rate(best_rate(tried)) + " (at an end)" * at_an_end(tried)
     text = ", ".join(f"{rate(lr)}: {loss:.4f}" for lr, loss in sorted(tried.items()))
     return entry.name, f"`{entry.optimizer}`", best, text
+
+
+def _strays(race: Race) -> str:
+    """The runs of optimizers that are no entry, or no longer one."""
+    known = {Entrant.parse(entry.optimizer).label for entry in race.entries.values()}
+    rows = [
+        (f"`{run['label']}`", rate(run["settings"]["lr"]), str(run["settings"]["seed"]), loss)
+        for run in sorted(race.results, key=final_loss)
+        if run["label"] not in known
+        for loss in [f"{final_loss(run):.4f}" if run["status"] == "finished" else run["status"]]
+    ]
+    return STRAYS + markdown_table(("settings", "lr", "seed", "loss"), rows) if rows else ""
 
 
 def _confirmations(race: Race, rows: Sequence[Standing]) -> str:

@@ -18,6 +18,7 @@ from .entries import Entry
 from .rules import Rules
 
 WITHIN: Final = 0.01
+FEWEST: Final = 3  # rates that a range can be told from
 FARTHEST: Final = 16.0  # times the rate that tuning starts from, up and down
 
 
@@ -105,7 +106,7 @@ def robustness(entries: Iterable[Entry], results: Sequence[Result], rules: Rules
     for entry in entries:
         losses = tuned_losses(entry, results, rules)
         found = good_range(losses)
-        if found is not None:
+        if found is not None and len(losses) >= FEWEST:
             best = min(losses, key=lambda lr: losses[lr])
             text = f"{losses[best]:.4f} at {rate(best)}"
             rows.append((entry.name, text, found.text, str(len(losses))))
