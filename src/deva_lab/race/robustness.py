@@ -18,7 +18,7 @@ from .entries import Entry
 from .rules import Rules
 
 WITHIN: Final = 0.01
-FEWEST: Final = 3  # rates that a range can be told from
+FEWEST: Final = 2  # rates that a range can be told from
 FARTHEST: Final = 16.0  # times the rate that tuning starts from, up and down
 
 
