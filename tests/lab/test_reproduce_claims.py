@@ -196,6 +196,8 @@ def test_times_are_brought_to_one_speed_by_the_work_that_is_the_same():
     assert first == usual
     assert second == first
     assert third == large
+    none = {**usual, "mean_milliseconds": {"model": 0.0, "optimizer": 0.0, "data": 0.0}}
+    assert at_one_speed([none]) == [none]  # it diverged before its first step
     low, high = (usual["mean_milliseconds"]["model"] / usual["units"] * 1000 * k for k in (1, 2))
     assert f"took from {low:.0f} to {high:.0f} ms" in speeds([usual, slow, large])
 

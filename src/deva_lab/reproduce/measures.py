@@ -127,7 +127,7 @@ def _scaled(run: Result, scale: float) -> Result:
 
 
 def _usual(results: Sequence[Result]) -> float:
-    return median(time for run in results if (time := _model_time(run)))
+    return median([time for run in results if (time := _model_time(run))] or [0.0])
 
 
 def _model_time(run: Result) -> float:
