@@ -400,6 +400,7 @@ def test_the_page_and_what_lies_beside_it(tmp_path):
     )
     assert "**worse** (an ablation): 3.4000 ± 0.0140 against 3.1000 ± 0.0120 of deva" in said
     assert "## Tuning" in said
+    assert "on seed 0 at one rate or more: 2 of deva and 2 of muon." in said
     published = Race(tmp_path / "none", docs / "race.jsonl", rules=RULES, entries=TABLE)
     assert page(published) == said  # all that it says is in what was published
 
