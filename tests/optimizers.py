@@ -16,8 +16,6 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "deva-sinf": do.DeVASinf,
     "deva-sinf-factored": partial(do.DeVASinf, variant="factored"),
     "deva-sinf-instantaneous": partial(do.DeVASinf, variant="instantaneous"),
-    "deva-sinf-level": partial(do.DeVASinf, variant="level"),
-    "deva-sinf-weighted": partial(do.DeVASinf, variant="weighted"),
     "deva-sinf-whitened": partial(do.DeVASinf, variant="whitened", nesterov=True),
     "deva-sinf-signed": partial(do.DeVASinf, sign_stabilize=True),
     "deva-sinf-nesterov": partial(do.DeVASinf, nesterov=True),

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
-Variant = Literal["default", "factored", "instantaneous", "level", "weighted"]
+Variant = Literal["default", "factored", "instantaneous"]
 MSign = Literal["svd", "newton-schulz", "polar-express"]
 
 EPS64 = float(np.finfo(np.float64).eps)
@@ -50,10 +50,7 @@ class Settings:
     betas: tuple[float, ...]
     eps: float = 1e-8
     weight_decay: float = 0.0
-    cautious_decay: bool = False
     nesterov: bool = False
-    gamma_power: float = 1.0
-    gamma_floor: float = 0.0
     refresh_every: int = 10
     sign_stabilize: bool | None = None
     msign: MSign = "svd"
@@ -79,9 +76,8 @@ def with_norm(U: Array, norm: float) -> Array:
 
 
 def decayed(X: Array, U: Array, o: Settings, s: float = 1.0) -> Array:
-    """Return (1 - lr weight_decay) X - lr s U; cautious, where U and X have the same sign."""
-    decays = np.sign(U) * np.sign(X) > 0 if o.cautious_decay else np.ones_like(X)
-    return X - o.lr * o.weight_decay * decays * X - o.lr * s * U
+    """Return (1 - lr weight_decay) X - lr s U."""
+    return (1 - o.lr * o.weight_decay) * X - o.lr * s * U
 
 
 def looked_ahead(M: Array, G: Array, o: Settings) -> Array:
@@ -335,12 +331,9 @@ def deva_sinf(
         V_c = beta2 * V_c + (1 - beta2) * c
         V_all = V_r @ V_c if variant == "factored" else V + o.eps * V.mean()
         Gamma = kappa(t, beta1, beta2, variant) * np.sqrt(ratio(r @ c, V_all))
-        Gamma = np.maximum(Gamma**o.gamma_power, o.gamma_floor)
         D = basis.project(looked_ahead(M, G, o))
         D = settled_sign(D) if o.sign_stabilize else D
-        U = msign(Gamma * D, o.msign) if variant == "weighted" else Gamma * msign(D, o.msign)
-        U = with_norm(U, float(np.sqrt(min(X.shape)))) if variant == "level" else U
-        X = decayed(X, basis.restore(U), o, spectral_scale(X))
+        X = decayed(X, basis.restore(Gamma * msign(D, o.msign)), o, spectral_scale(X))
         basis.follow(G)
         yield X
 
@@ -356,7 +349,7 @@ def whitened(X: Array, grads: Sequence[Array], o: Settings) -> Iterator[Array]:
         M = beta1 * M + (1 - beta1) * G
         V = beta2 * V + (1 - beta2) * basis.project(G) ** 2
         D = basis.project(looked_ahead(M, G, o))
-        U = msign(ratio(D, np.sqrt(V + o.eps * V.mean()) ** o.gamma_power), o.msign)
+        U = msign(ratio(D, np.sqrt(V + o.eps * V.mean())), o.msign)
         X = decayed(X, basis.restore(U), o, spectral_scale(X))
         basis.follow(G)
         yield X
@@ -416,8 +409,6 @@ MATRIX: dict[str, Method] = {
     "deva-sinf": deva_sinf,
     "deva-sinf-factored": partial(deva_sinf, variant="factored"),
     "deva-sinf-instantaneous": partial(deva_sinf, variant="instantaneous"),
-    "deva-sinf-level": partial(deva_sinf, variant="level"),
-    "deva-sinf-weighted": partial(deva_sinf, variant="weighted"),
     "deva-sinf-whitened": whitened,
     "shampoo": shampoo,
     "splus": splus,

@@ -39,8 +39,6 @@ ENTRANTS: Final[Mapping[str, Known]] = MappingProxyType(
         "deva-sinf": Known(deva_optim.DeVASinf, 0.005),
         "deva-sinf-factored": Known(deva_optim.DeVASinf, 0.005, {"variant": "factored"}),
         "deva-sinf-instantaneous": Known(deva_optim.DeVASinf, 0.005, {"variant": "instantaneous"}),
-        "deva-sinf-level": Known(deva_optim.DeVASinf, 0.005, {"variant": "level"}),
-        "deva-sinf-weighted": Known(deva_optim.DeVASinf, 0.005, {"variant": "weighted"}),
         "deva-sinf-whitened": Known(deva_optim.DeVASinf, 0.005, {"variant": "whitened"}),
         "deva-sinf-authors": Known(AuthorsDeVASinf, 0.005),
         "deva-linf": Known(deva_optim.DeVALinf, 0.003),

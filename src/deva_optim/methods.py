@@ -28,7 +28,6 @@ from .updates import (
     adapted_first_,
     composed_,
     ema_,
-    leveled_,
     lion_,
     mean_side_rate,
     plain_ema_,
@@ -111,11 +110,6 @@ _ROWS: Final = (
     Method("deva-sinf",               TRACKED, "msign", SPECTRAL,     spectral_scale, "deva-linf", _DEVA),
     Method("deva-sinf-factored",      TRACKED, "msign", FACTORED,     spectral_scale, "deva-linf", _DEVA),
     Method("deva-sinf-instantaneous", TRACKED, "msign", INSTANTANEOUS, spectral_scale, "deva-linf", _DEVA),
-    # Γ that keeps the norm of the direction, and Γ before the direction: msign(Γ ⊙ M).
-    Method("deva-sinf-level",         TRACKED, "msign", SPECTRAL,     spectral_scale, "deva-linf", _DEVA,
-           update=leveled_),
-    Method("deva-sinf-weighted",      TRACKED, "msign", SPECTRAL,     spectral_scale, "deva-linf", _DEVA,
-           update=adapted_first_),
     Method("deva-sinf-whitened",      TRACKED, "msign", WHITENING,    spectral_scale, "deva-linf", _DEVA,
            update=adapted_first_, rotated=True),
     # Not of the common form: Shampoo multiplies by roots, SPlus averages its iterates.
@@ -137,8 +131,6 @@ VARIANTS: Final = (
     "default",
     "factored",
     "instantaneous",
-    "level",
-    "weighted",
     "whitened",
     "ungrafted",
 )

@@ -221,10 +221,7 @@ class Stack:
 
 
 def apply_(stack: Stack, U: Term, kappa: Number) -> None:
-    """X ← (1 − ηλ) X − η s κ U for every parameter of the stack.
-
-    Cautious decay is for the entries alone that the update brings nearer to zero.
-    """
+    """X ← (1 − ηλ) X − η s κ U for every parameter of the stack."""
     lr, decay = stack.group["lr"], stack.group["weight_decay"]
     lr = lr.reshape(()).to(stack.dtype) if isinstance(lr, Tensor) else lr
     rate = lr * stack.method.rate(stack.part.shape)
@@ -241,9 +238,6 @@ def apply_(stack: Stack, U: Term, kappa: Number) -> None:
         wide = stack.part.cut(X).to(stack.dtype)
         mine = U[i : i + 1] if isinstance(U, Tensor) else U
         lost = shrink[i : i + 1] if isinstance(shrink, Tensor) and shrink.ndim else shrink
-        if stack.group["cautious_decay"]:
-            mine = value(mine)
-            lost = lost * (mine * wide > 0).to(wide.dtype)
         add_(wide.unsqueeze(0), mine, keep=1 - lost, weight=-factor)
         if wide.data_ptr() != X.data_ptr():  # a copy: in half precision, or not laid out for it
             X.copy_(stack.part.unfold(wide, entry.param))

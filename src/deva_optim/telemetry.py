@@ -28,8 +28,6 @@ from .updates import (
     ema_,
     gamma,
     in_basis,
-    level,
-    leveled_,
     looked_ahead,
     shampoo_,
 )
@@ -108,8 +106,6 @@ def _quantities(stack: Stack) -> dict[str, Tensor]:
             found["gamma_norm"] = torch.linalg.matrix_norm(trust)
             found["gamma_mean"] = trust.mean((-2, -1))
             U = trust * O
-        if stack.method.update is leveled_:
-            U = level(U)
         if stack.method.direction == "msign":
             found["msign_error"] = msign_error(O)
     rate = stack.group["lr"] * stack.method.rate(stack.part.shape) * stack.method.scale(U)

@@ -5,8 +5,7 @@ Functions that end in an underscore change the state of the stack they are given
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -22,14 +21,18 @@ if TYPE_CHECKING:
 
 def composed_(stack: Stack) -> tuple[Term, Number]:
     """restore(Γ ⊙ direction(project(D))) and κ; D is what the momentum shows the direction."""
-    U, kappa = _composed_in_basis_(stack)
+    method = stack.method
+    M, D = stack.read("exp_avg"), method.momentum(stack)
+    U: Term
+    kappa: Number = 1.0
+    if method.adaptation is None:
+        U = direction_of(stack, in_basis(stack, D))
+    elif method.direction == "sign" and D is M:  # sign(m) |m| is m: no sign needs to be taken
+        M_ = in_basis(stack, M)
+        U, kappa = gamma(stack, method.adaptation, M_, observe_(stack, method.adaptation, M_))
+    else:
+        U, kappa = _adapted_direction_(stack, method.adaptation, M, D)
     return _restored(stack, U), kappa
-
-
-def leveled_(stack: Stack) -> tuple[Term, Number]:
-    """The same with the norm of the direction, whatever Γ is; a factor such as κ is lost in it."""
-    U, _ = _composed_in_basis_(stack)
-    return _restored(stack, level(value(U))), 1.0
 
 
 def adapted_first_(stack: Stack) -> tuple[Term, Number]:
@@ -43,26 +46,9 @@ def adapted_first_(stack: Stack) -> tuple[Term, Number]:
     return _restored(stack, direction_of(stack, value(trust).mul_(D_))), 1.0
 
 
-def level(U: Tensor) -> Tensor:
-    """U with the norm of an orthogonal matrix of its shape, √min(n, m)."""
-    return U * (math.sqrt(min(U.shape[-2:])) * inverse_norm(U))
-
-
 def in_basis(stack: Stack, X: Tensor) -> Tensor:
     """X, in the coordinates that M is kept in, in those of the basis."""
     return X if stack.method.rotated else bases.project(X, *stack.bases)
-
-
-def _composed_in_basis_(stack: Stack) -> tuple[Term, Number]:
-    """Γ ⊙ direction(project(D)) and κ."""
-    method = stack.method
-    M, D = stack.read("exp_avg"), method.momentum(stack)
-    if method.adaptation is None:
-        return direction_of(stack, in_basis(stack, D)), 1.0
-    if method.direction == "sign" and D is M:  # sign(m) |m| is m: no sign needs to be taken
-        M_ = in_basis(stack, M)
-        return gamma(stack, method.adaptation, M_, observe_(stack, method.adaptation, M_))
-    return _adapted_direction_(stack, method.adaptation, M, D)
 
 
 def _restored(stack: Stack, U: Term) -> Term:
@@ -104,25 +90,14 @@ def observe_(stack: Stack, adaptation: Adaptation, X: Tensor) -> tuple[Term, ...
 def gamma(
     stack: Stack, adaptation: Adaptation, signal: Tensor | None, measured: tuple[Term, ...]
 ) -> tuple[Tensor | Quotient, Number]:
-    """Γ and κ, from the running averages; of a matrix sign's Γ as the group wants it."""
+    """Γ and κ, from the running averages."""
     beta1, beta2, _ = stack.betas
     moments = tuple(stack.read(name) for name in adaptation.moments(stack.part.shape))
     w = stack.counted(adaptation.mass, beta1, beta2)
     kappa = stack.counted(bias_correction, adaptation, beta1, beta2)
     mean = None if stack.mean is None else stack.broadcast(stack.mean)
     evidence = Evidence(signal, measured, moments, w, stack.group["eps"], mean)
-    trust = adaptation.gamma(evidence)
-    return (trust, kappa) if isinstance(trust, Quotient) else _reshaped(trust, kappa, stack.group)
-
-
-def _reshaped(trust: Tensor, kappa: Number, group: dict[str, Any]) -> tuple[Tensor, Number]:
-    """(κ Γ)^p, and no less than a floor; 0⁰ is 1, so that p = 0 is no adaptation at all."""
-    power, floor = group["gamma_power"], group["gamma_floor"]
-    if power != 1:
-        trust, kappa = trust.pow_(power), kappa**power
-    if floor > 0:
-        trust, kappa = trust.mul_(kappa).clamp_min_(floor), 1.0
-    return trust, kappa
+    return adaptation.gamma(evidence), kappa
 
 
 def shampoo_(stack: Stack) -> tuple[Term, Number]:

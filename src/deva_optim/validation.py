@@ -10,7 +10,6 @@ from typing import Any, Final, Literal, TypeGuard, get_args
 import torch
 from torch import Tensor
 
-from .adaptations import WHITENING
 from .directions import MSIGN_KINDS
 from .layout import Layout, parts
 from .methods import METHODS, RESTS, VARIANTS, method_of
@@ -19,7 +18,7 @@ from .upkeep import TRACKED
 
 NonFinite = Literal["skip", "raise"]
 Sides = Literal["both", "short"]
-Variant = Literal["default", "factored", "instantaneous", "level", "weighted", "whitened"]
+Variant = Literal["default", "factored", "instantaneous", "whitened"]
 Rest = Literal["deva-linf", "adamw", "signum", "lion"]
 
 CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -38,7 +37,6 @@ FLAGS: Final = (
     "sign_stabilize",
     "skip_first",
     "stagger",
-    "cautious_decay",
 )
 DTYPES: Final = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
@@ -68,11 +66,6 @@ def _check_adapted_first(group: Mapping[str, Any]) -> None:
         raise ValueError(
             f"sign_stabilize undoes variant {group['variant']!r}: the sign of Γ ⊙ M is that of M; "
             "leave one of them out"
-        )
-    if row.adaptation is WHITENING and group["gamma_floor"] > 0:
-        raise ValueError(
-            f"gamma_floor is for a Γ without units, got {group['gamma_floor']!r} for variant "
-            f"{group['variant']!r}, whose Γ is one over a gradient; use eps"
         )
 
 
@@ -200,8 +193,6 @@ _CHECKS: Final[Mapping[str, Callable[[str, object], None]]] = {
     "betas": _betas,
     "rest_betas": _betas,
     "eps": _not_negative,
-    "gamma_power": _not_negative,
-    "gamma_floor": _not_negative,
     "weight_decay": _not_negative,
     "refresh_every": _positive_int,
     "max_dim": _positive_int,

@@ -121,8 +121,6 @@ _ROWS: Final = (
     _with_basis("deva-both",          _based(do.DeVASinf), 2),
     _with_basis("deva-factored",      _based(do.DeVASinf, variant="factored"), 1, ends=1),
     _with_basis("deva-instantaneous", _based(do.DeVASinf, variant="instantaneous"), 2),
-    _with_basis("deva-level",         _based(do.DeVASinf, variant="level"), 2),
-    _with_basis("deva-weighted",      _based(do.DeVASinf, variant="weighted"), 2),
     _with_basis("deva-whitened",      _based(do.DeVASinf, variant="whitened"), 2),
     _with_basis("deva-both-bf16",     _based(do.DeVASinf, state_dtype=_BF16), 2, width=2),
     _elementwise("muon",              do.Muon, 1),

@@ -14,7 +14,7 @@ from deva_optim.adaptations import (
     SPECTRAL,
     WHITENING,
 )
-from deva_optim.updates import adapted_first_, leveled_
+from deva_optim.updates import adapted_first_
 from deva_optim.upkeep import DECOMPOSED, INVERSE_ROOT, TRACKED
 
 from ..entrants import ENTRANTS, options_of
@@ -44,7 +44,6 @@ ADAPTATIONS = (
 )
 
 ROWS = {"deva": "deva-sinf", "deva-sinf-authors": "deva-sinf", "torch-adamw": "adamw"}
-PLACES = ((adapted_first_, ", before msign"), (leveled_, ", of level norm"))
 
 
 def add(commands: Commands) -> None:
@@ -80,7 +79,7 @@ def _row(name: str) -> tuple[str, ...]:
     method = METHODS[ROWS.get(name, name)]
     basis = next(text for known, text in BASES if known is method.basis)
     adaptation = next(text for known, text in ADAPTATIONS if known is method.adaptation)
-    adaptation += next((text for known, text in PLACES if known is method.update), "")
+    adaptation += ", before msign" * (method.update is adapted_first_)
     rest = method.vector or "itself"
     lr = f"{ENTRANTS[name].lr:g}"
     return name, basis, method.direction, adaptation, rest, lr, method.paper

@@ -90,11 +90,7 @@ _ROWS: Final = (
     _baseline("deva-paper", "deva-sinf:rest=adamw", "DeVA-S∞ with the paper's settings"),
     _baseline("deva-authors", "deva-sinf-authors:rest=adamw", "the same, its authors' κ"),
     _deva("deva", "Γ ⊙ msign(M), as in the paper; β₁ = 0.8, Nesterov", variant="default"),
-    _deva("weighted", "msign(Γ ⊙ M): Γ before the direction", variant="weighted"),
     _deva("whitened", "msign(M / √V) in the basis", variant="whitened"),
-    _deva("level", "Γ ⊙ msign(M), the norm of the update kept level", variant="level"),
-    _deva("half-gamma", "Γ to the power of a half", gamma_power="0.5", variant="default"),
-    _deva("floored", "Γ no less than a half", gamma_floor="0.5", variant="default"),
     _deva("whitened-90", "whitened, on 90 % of the steps", 0.9, variant="whitened"),
     _whitened("light", "β₁ = 0.9", betas="0.9/0.95/0.95"),
     _whitened("quicker", "β₁ = 0.7", betas="0.7/0.95/0.95"),
@@ -102,11 +98,7 @@ _ROWS: Final = (
     _whitened("plain", "without Nesterov momentum", nesterov="false"),
     _whitened("both", "a basis on both sides", sides="both"),
     _whitened("fresh", "a new basis every step", refresh_every="1"),
-    _whitened("half", "msign(M / V^¼)", gamma_power="0.5"),
-    _whitened("steep", "msign(M / V^¾)", gamma_power="1.5"),
     _whitened("polar", "Polar Express for Newton–Schulz", msign="polar-express"),
-    _whitened("cautious", "decay where update and weight agree in sign", cautious_decay="true"),
-    _muon("cautious", "cautious_decay=true", "decay where update and weight agree in sign"),
     _muon("polar", "msign=polar-express", "Polar Express for Newton–Schulz"),
 )
 

@@ -173,7 +173,7 @@ def _searched(race: Race) -> str:
     """How many settings of each optimizer have been tried, entries or not: a search is a choice."""
     seeds = race.rules.tuning_seeds
     labels = {run["label"] for run in race.results if run["settings"]["seed"] in seeds}
-    counts = Counter(Entrant.parse(label).name for label in labels)
+    counts = Counter(label.partition(":")[0] for label in labels)
     most_first = sorted(counts, key=lambda name: (-counts[name], name))
     tried = listed(f"{counts[name]} of {name}" for name in most_first)
     return (

@@ -34,16 +34,12 @@ class DeVA(Engine):
         eps: ε, relative to the mean of V.
         weight_decay: Decoupled weight decay λ.
         nesterov: Take the direction of β₁ M + (1 − β₁) G.
-        cautious_decay: Decay only the entries that the update brings nearer to zero.
         maximize: Climb instead of descend.
         foreach: False updates one tensor at a time; otherwise equal shapes go together.
         refresh_every: Steps between two refreshes of a basis.
         stagger: Give every parameter steps of its own for it; False has all refreshes at once.
         variant: `"default"`; `"factored"` (V in n + m numbers); `"instantaneous"` (variance of the
-            gradient, not of the momentum); `"level"` (Γ ⊙ msign(M′) brought to the norm of
-            msign(M′)); `"weighted"` (msign(Γ ⊙ M′)); `"whitened"` (msign(M′ / √V), V = EMA[G′²]).
-        gamma_power: The power that Γ is raised to; 0 is Muon.
-        gamma_floor: The least that Γ can be.
+            gradient, not of the momentum); `"whitened"` (msign(M′ / √V), V = EMA[G′²]).
         sign_stabilize: Take the matrix sign of sign(M′).
         msign: How to compute the matrix sign: `"newton-schulz"`, `"polar-express"` or `"svd"`.
         msign_dtype: dtype of its products; unless given bfloat16 where the GPU has units for it,
@@ -81,14 +77,11 @@ class DeVA(Engine):
         weight_decay: float = 0.1,
         nesterov: bool = True,
         *,
-        cautious_decay: bool = False,
         maximize: bool = False,
         foreach: bool | None = None,
         refresh_every: int = 10,
         stagger: bool = True,
         variant: Variant = "default",
-        gamma_power: float = 1.0,
-        gamma_floor: float = 0.0,
         sign_stabilize: bool = False,
         msign: MsignKind = "newton-schulz",
         msign_dtype: torch.dtype | None = None,
@@ -109,14 +102,11 @@ class DeVA(Engine):
             "eps": eps,
             "weight_decay": weight_decay,
             "nesterov": nesterov,
-            "cautious_decay": cautious_decay,
             "maximize": maximize,
             "foreach": foreach,
             "refresh_every": refresh_every,
             "stagger": stagger,
             "variant": variant,
-            "gamma_power": gamma_power,
-            "gamma_floor": gamma_floor,
             "sign_stabilize": sign_stabilize,
             "msign": msign,
             "msign_dtype": msign_dtype,
@@ -191,14 +181,11 @@ class DeVASinf(Engine):
         weight_decay: float = 0.1,
         nesterov: bool = False,
         *,
-        cautious_decay: bool = False,
         maximize: bool = False,
         foreach: bool | None = None,
         refresh_every: int = 10,
         stagger: bool = True,
         variant: Variant = "default",
-        gamma_power: float = 1.0,
-        gamma_floor: float = 0.0,
         sign_stabilize: bool = False,
         msign: MsignKind = "newton-schulz",
         msign_dtype: torch.dtype | None = None,
@@ -219,14 +206,11 @@ class DeVASinf(Engine):
             "eps": eps,
             "weight_decay": weight_decay,
             "nesterov": nesterov,
-            "cautious_decay": cautious_decay,
             "maximize": maximize,
             "foreach": foreach,
             "refresh_every": refresh_every,
             "stagger": stagger,
             "variant": variant,
-            "gamma_power": gamma_power,
-            "gamma_floor": gamma_floor,
             "sign_stabilize": sign_stabilize,
             "msign": msign,
             "msign_dtype": msign_dtype,

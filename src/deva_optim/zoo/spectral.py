@@ -33,7 +33,6 @@ class Muon(Engine):
         momentum: Decay β₁ of M.
         nesterov: Take the direction of β₁ M + (1 − β₁) G.
         eps: ε of the elementwise method for the rest.
-        cautious_decay: Decay only the entries that the update brings nearer to zero.
         maximize: Climb instead of descend.
         foreach: False updates one tensor at a time; otherwise equal shapes go together.
         msign: How to compute the matrix sign: `"newton-schulz"`, `"polar-express"` or `"svd"`.
@@ -67,7 +66,6 @@ class Muon(Engine):
         nesterov: bool = False,
         *,
         eps: float = 1e-8,
-        cautious_decay: bool = False,
         maximize: bool = False,
         foreach: bool | None = None,
         msign: MsignKind = "newton-schulz",
@@ -86,7 +84,6 @@ class Muon(Engine):
             "eps": eps,
             "weight_decay": weight_decay,
             "nesterov": nesterov,
-            "cautious_decay": cautious_decay,
             "maximize": maximize,
             "foreach": foreach,
             "msign": msign,
