@@ -178,6 +178,14 @@ def test_every_entry_gets_the_same_number_of_runs():
         assert pending([entry], results, RULES) == {}
 
 
+def test_tuning_that_was_stopped_goes_on_with_what_it_began():
+    entry = TABLE["deva"]
+    first, *others = pending([entry], [], RULES)[entry.name]
+    results = [result_of(first, 3.1)]
+    assert losses(entry, results, RULES) == {}
+    assert pending([entry], results, RULES)[entry.name] == others
+
+
 # Freezing ----------------------------------------------------------------------------------------
 
 
@@ -330,7 +338,7 @@ def test_the_places_to_confirm_at_are_tasks_that_there_are():
         runs = confirmation_runs(frozen, TABLE["short"], place, RULES)
         assert [run.seed for run in runs] == list(RULES.final_seeds)
         assert {run.lr for run in runs} == {0.0141}
-        assert runs[0].steps == (320 if "steps" in place.changes else 80)
+        assert runs[0].steps == round(0.8 * place.changes.get("steps", RULES.base.steps))
         local = runs[0].changed(data="digits" if runs[0].task != "gpt" else "python")
         check_task(local if runs[0].task != "resnet" else local.changed(size="small"))
     with pytest.raises(
@@ -414,16 +422,20 @@ def test_the_page_in_docs_is_what_the_code_and_the_results_there_say():
 
 def test_runs_of_no_entry_are_shown_too(tmp_path):
     race = Race(tmp_path, rules=RULES, entries=TABLE)
-    entry, stray = (
-        RULES.base.changed(optimizer="muon", lr=0.01),
-        RULES.base.changed(optimizer="soap", lr=0.02),
+    lost, stray, beyond = (
+        RULES.base.changed(optimizer=name, lr=lr)
+        for name, lr in (("lion", 0.1), ("soap", 0.02), ("muon", 0.16))
     )
-    lost = RULES.base.changed(optimizer="lion", lr=0.1)
-    results = [result_of(lost, 9.0, "diverged"), result_of(stray, 3.2), result_of(entry, 3.3)]
+    results = [result_of(lost, 9.0, "diverged"), result_of(stray, 3.2), result_of(beyond, 3.3)]
+    results += tuned(TABLE["muon"])
     (tmp_path / "results.jsonl").write_text("".join(json.dumps(r) + "\n" for r in results))
     said = page(race).partition("## Tried on the way")[2]
-    assert "| `soap` | 0.02 | 0 | 3.2000 |\n| `lion` | 0.1 | 0 | diverged |" in said
-    assert "`muon`" not in said
+    shown = [line for line in said.splitlines() if line.startswith("| `")]
+    assert shown == [
+        "| `soap` | 0.02 | 0 | 3.2000 |",
+        "| `muon` | 0.16 | 0 | 3.3000 |",
+        "| `lion` | 0.1 | 0 | diverged |",
+    ]
 
 
 def test_a_published_run_is_small(tmp_path):

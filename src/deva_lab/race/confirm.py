@@ -28,18 +28,19 @@ class Place(NamedTuple):
 _IMAGES: Final = {
     "data": "cifar10-small",
     "vocabulary": 0,
-    "steps": 400,
+    "steps": 200,
     "batch": 128,
-    "evaluate_every": 50,
+    "evaluate_every": 25,
 }
+_HALF: Final = {"steps": 300}  # where a step is twice the work or more
 
 PLACES: Final[Mapping[str, Place]] = MappingProxyType(
     {
         "books": Place("classic books", {"data": "books"}),
-        "wide": Place("twice the width", {"size": "small-wide"}),
-        "deep": Place("twice the depth", {"size": "small-deep"}),
+        "wide": Place("twice the width, half the steps", {"size": "small-wide", **_HALF}),
+        "deep": Place("twice the depth, half the steps", {"size": "small-deep", **_HALF}),
         "half-batch": Place("half the batch", {"batch": 4}),
-        "double-batch": Place("double the batch", {"batch": 16}),
+        "double-batch": Place("double the batch, half the steps", {"batch": 16, **_HALF}),
         "resnet": Place("ResNet-20 on CIFAR-10", {**_IMAGES, "task": "resnet", "size": "resnet20"}),
         "vit": Place("a small ViT on CIFAR-10", {**_IMAGES, "task": "vit", "size": "small"}),
     }

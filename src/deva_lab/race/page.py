@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..curves import final_loss
-from ..entrants import Entrant
 from ..files import write_text
 from ..progress import Result
 from ..reproduce.experiment import markdown_table
@@ -102,9 +101,10 @@ deva race                # tune, freeze, run the final seeds; goes on where it w
 
 
 STRAYS: Final = """\
-Settings that are no entry, each run at the rates that are shown. What `deva` leaves out here was
-`betas=0.9/0.95/0.95,nesterov=true,sides=short,variant=default`. Where the file has a commit as
-unknown, the run was made from a copy of the code.
+What no row above counts: settings that are no entry, entries that were not tuned in full, and rates
+that tuning did not ask for. Options that a run has and the library has not were removed after it.
+What `deva` leaves out here was `betas=0.9/0.95/0.95,nesterov=true,sides=short,variant=default`.
+Where the file has a commit as unknown, the run was made from a copy of the code.
 
 Six more runs were of code that was not kept, and are not in the file, as no settings describe them;
 all are changes of `whitened` at 0.01 on seed 0. Its update with the norm of SOAP's, β₁ = 0.9 and
@@ -189,12 +189,18 @@ def _tuning_row(entry: Entry, tried: dict[float, float]) -> tuple[str, ...]:
 
 
 def _strays(race: Race) -> str:
-    """The runs of optimizers that are no entry, or no longer one."""
-    known = {Entrant.parse(entry.optimizer).label for entry in race.entries.values()}
+    """The runs on the tuning seeds that no entry was tuned by."""
+    results, rules = race.results, race.rules
+    counted = {
+        entry.run(rules, lr, seed).id
+        for entry in race.entries.values()
+        for lr in losses(entry, results, rules)
+        for seed in rules.tuning_seeds
+    }
     rows = [
         (f"`{run['label']}`", rate(run["settings"]["lr"]), str(run["settings"]["seed"]), loss)
-        for run in sorted(race.results, key=final_loss)
-        if run["label"] not in known
+        for run in sorted(results, key=final_loss)
+        if run["settings"]["seed"] in rules.tuning_seeds and run["id"] not in counted
         for loss in [f"{final_loss(run):.4f}" if run["status"] == "finished" else run["status"]]
     ]
     return STRAYS + markdown_table(("settings", "lr", "seed", "loss"), rows) if rows else ""

@@ -72,15 +72,17 @@ def rates_of(entry: Entry, results: Sequence[Result], rules: Rules) -> list[floa
 
 
 def losses(entry: Entry, results: Sequence[Result], rules: Rules) -> dict[float, float]:
-    """Rate → mean final loss, for the rates that the rule asks for and all tuning seeds have."""
+    """Rate → mean final loss, for the rates that the rule asks for and all tuning seeds have.
+
+    Rates that the rule asks for together count together: what comes next hangs on all of them.
+    """
     by_id = {result["id"]: final_loss(result) for result in results}
     tried: dict[float, float] = {}
     while rates := next_rates(tried, entry.lr, rules.budget):
-        for lr in rates:
-            ids = [run.id for run in _runs(entry, lr, rules)]
-            if not all(id_ in by_id for id_ in ids):
-                return tried
-            tried[lr] = fmean(by_id[id_] for id_ in ids)
+        ids = {lr: [run.id for run in _runs(entry, lr, rules)] for lr in rates}
+        if not all(id_ in by_id for some in ids.values() for id_ in some):
+            return tried
+        tried |= {lr: fmean(by_id[id_] for id_ in some) for lr, some in ids.items()}
     return tried
 
 
