@@ -27,6 +27,7 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "lion": do.Lion,
     "muon": do.Muon,
     "muon-polar-express": partial(do.Muon, msign="polar-express"),
+    "muon-soft": partial(do.Muon, msign="soft"),
     "adamuon": do.AdaMuon,
     "soap": do.SOAP,
     "shampoo": do.Shampoo,

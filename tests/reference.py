@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
 Variant = Literal["default", "factored", "instantaneous"]
-MSign = Literal["svd", "newton-schulz", "polar-express"]
+MSign = Literal["svd", "newton-schulz", "polar-express", "soft"]
 
 EPS64 = float(np.finfo(np.float64).eps)
 
@@ -104,7 +104,11 @@ def spectral_scale(X: Array) -> float:
 
 
 def msign(A: Array, kind: MSign) -> Array:
-    """Return the polar factor of an n x m matrix, exact for "svd"; zero for zero."""
+    """Return the polar factor of an n x m matrix, exact for "svd"; zero for zero.
+
+    "soft" is what the steps for [A, c I] make of A, c^2 being the mean of A's squared singular
+    values, at the norm of a polar factor.
+    """
     if not A.any():
         return np.zeros_like(A)
     if kind == "svd":
@@ -113,7 +117,17 @@ def msign(A: Array, kind: MSign) -> Array:
         return np.asarray(U[:, kept] @ Vt[kept])
     if kind == "newton-schulz":
         return quintic_msign(A / np.linalg.norm(A), NEWTON_SCHULZ)
-    return quintic_msign(A / (1.01 * np.linalg.norm(A)), POLAR_EXPRESS)
+    if kind == "polar-express":
+        return quintic_msign(A / (1.01 * np.linalg.norm(A)), POLAR_EXPRESS)
+    if A.shape[0] > A.shape[1]:
+        return msign(A.T, kind).T
+    n, m = A.shape
+    both = np.hstack([A, np.linalg.norm(A) / np.sqrt(n) * np.eye(n)])
+    steps, least = 0, 1 / np.sqrt(2 * n)
+    while steps == 0 or least < 0.7:
+        steps, least = steps + 1, 3.4445 * least
+    lifted = quintic_msign(both / np.linalg.norm(both), steps * NEWTON_SCHULZ[:1])
+    return with_norm(lifted[:, :m], float(np.sqrt(n)))
 
 
 def quintic_msign(A: Array, coefficients: Sequence[tuple[float, float, float]]) -> Array:

@@ -61,7 +61,7 @@ def test_a_step_never_waits_for_the_device(name, monkeypatch):
 # The precision of products ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["newton-schulz", "polar-express"])
+@pytest.mark.parametrize("kind", ["newton-schulz", "polar-express", "soft"])
 @pytest.mark.parametrize("shape", [(24, 24), (16, 64), (64, 16), (3, 8, 40)])
 def test_products_in_bfloat16_give_the_same_direction(kind, shape):
     torch.manual_seed(0)

@@ -50,6 +50,29 @@ def test_iterations_bring_every_singular_value_near_one(kind, low, high):
     assert values.max() < high
 
 
+@pytest.mark.parametrize("size", [(2, 3), (16, 40), (120, 60), (300, 300)])
+def test_soft_lifts_what_is_well_above_the_mean_and_not_what_is_below(size):
+    """σ / √(σ² + c²) up to the error of the steps, at the norm of an orthogonal matrix."""
+    n, m = min(size), max(size)
+    torch.manual_seed(0)
+    U, V = (torch.linalg.qr(torch.randn(k, k, dtype=torch.float64)).Q for k in (n, m))
+    S = torch.logspace(-4, 0, n, dtype=torch.float64)
+    X = (U * S) @ V[:n]
+    O = msign(X.mT if size[0] > size[1] else X, "soft")
+    O = O.mT if size[0] > size[1] else O
+    assert O.norm().item() == pytest.approx(n**0.5, rel=1e-12)
+    found = U.mT @ O @ V[:n].mT
+    values = found.diagonal()
+    torch.testing.assert_close(found, values.diag(), rtol=0, atol=1e-12)  # the same vectors
+    ratio = values / (S / (S**2 + S.square().mean()).sqrt())
+    assert ratio.max() / ratio.min() < 1.21 / 0.68  # what the quintic leaves of values near one
+
+
+def test_soft_leaves_an_orthogonal_matrix_as_it_is():
+    O = torch.linalg.qr(torch.randn(5, 5, dtype=torch.float64)).Q
+    torch.testing.assert_close(msign(3 * O, "soft"), O, rtol=0, atol=1e-13)
+
+
 @pytest.mark.parametrize("kind", MSIGN_KINDS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 def test_zero_stays_zero_and_dtypes_stay_theirs(kind, dtype):

@@ -59,6 +59,7 @@ MOMENTUM: dict[str, Kwargs] = {"momentum": {"momentum": 0.8}}
 MSIGN: dict[str, Kwargs] = {
     "msign": {"msign": "polar-express"},
     "exact msign": {"msign": "svd"},
+    "soft msign": {"msign": "soft"},
     "msign_dtype": {"msign_dtype": torch.bfloat16},
 }
 REST: dict[str, Kwargs] = {"rest": {"rest": "signum", "rest_betas": (0.8, 0.9)}}
@@ -79,7 +80,7 @@ DEVA: dict[str, Kwargs] = {
     "factored": {"variant": "factored"},
     "instantaneous": {"variant": "instantaneous"},
     "whitened": {"variant": "whitened"},
-    "sign_stabilize": {"sign_stabilize": True},
+    "sign_stabilize": {"variant": "default", "sign_stabilize": True},
     "skip_first": {"skip_first": True},
 }
 OWN: dict[type[Optimizer], dict[str, Kwargs]] = {

@@ -16,14 +16,15 @@ from torch import Tensor
 
 from .terms import Product, Term, compact, value
 
-MsignKind = Literal["newton-schulz", "polar-express", "svd"]
+MsignKind = Literal["newton-schulz", "polar-express", "svd", "soft"]
 MSIGN_KINDS: Final = get_args(MsignKind)
 
 Quintic = tuple[float, float, float]
 
 # Jordan (2024): steepest at zero, so that five steps lift every direction; the singular values
 # end between about 0.7 and 1.2 and never converge to 1.
-NEWTON_SCHULZ: Final[tuple[Quintic, ...]] = 5 * ((3.4445, -4.7750, 2.0315),)
+_JORDAN: Final[Quintic] = (3.4445, -4.7750, 2.0315)
+NEWTON_SCHULZ: Final[tuple[Quintic, ...]] = 5 * (_JORDAN,)
 
 # Amsel et al. (2025): each step is the best quintic for the interval the last one left, starting
 # from [0.001, 1]. The safety factor keeps rounding from pushing a value outside of it.
@@ -52,11 +53,14 @@ def msign(X: Tensor, kind: MsignKind = "newton-schulz") -> Tensor:
     Half precision is computed in float32. A zero matrix, and with ``"svd"`` every direction whose
     singular value is rounding noise, has sign zero.
 
+    ``"soft"`` is (X Xᵀ + c² I)^(−½) X, c being the root mean square of the singular values, at the
+    norm of U Vᵀ: what lies well below c is not lifted to one. It takes two to four steps.
+
     Args:
         X: A matrix or a batch of them, …×n×m.
         kind: ``"newton-schulz"`` (Jordan's quintic, five steps: singular values between about 0.7
-            and 1.2), ``"polar-express"`` (five better steps at the same price) or ``"svd"``
-            (exact, slow).
+            and 1.2), ``"polar-express"`` (five better steps at the same price), ``"svd"`` (exact,
+            slow) or ``"soft"``.
 
     >>> import torch
     >>> msign(torch.tensor([[3.0, 0.0], [0.0, -0.5]]), "svd")
@@ -84,11 +88,13 @@ def polar(
     Args:
         A: A matrix or a batch of them, …×n×m.
         kind: As for `msign`.
-        dtype: That of the products of an iteration; None is the dtype of A.
+        dtype: That of the products of an iteration; None, and ``"soft"``, have the dtype of A.
         scratch: Whether the memory of A may be used up.
     """
     if kind == "svd":
         return _decompose(A)
+    if kind == "soft":
+        return _soften(_normalized(A, 1.0, scratch=scratch))
     if kind not in _ITERATIONS:
         raise ValueError(f"kind must be one of {', '.join(MSIGN_KINDS)}, got {kind!r}")
     coefficients, safety = _ITERATIONS[kind]
@@ -116,17 +122,30 @@ def _normalized(A: Tensor, safety: float, *, scratch: bool) -> Tensor:
     return torch.div(A, norm, out=A if scratch else None)
 
 
-def _iterate(A: Tensor, coefficients: tuple[Quintic, ...]) -> Product:
-    """A after one quintic step a X + (b K + c K²) X for each triple, on its short side."""
+def _soften(A: Tensor) -> Tensor:
+    """(A Aᵀ + c² I)^(−½) A at the norm √n, for A of norm one, whose c² is 1/n.
+
+    That is the first part of msign([A, c I]). Over their norm the singular values of [A, c I] are
+    at least 1 / √(2n), and it takes as many steps as lift that to where the quintic levels off.
+    """
+    n = min(A.shape[-2:])
+    steps = math.ceil(math.log(0.7 * math.sqrt(2 * n), _JORDAN[0]))
+    U = value(_iterate(A, max(1, steps) * (_JORDAN,), ridge=True))
+    return U.mul_(math.sqrt(n) * inverse_norm(U))
+
+
+def _iterate(A: Tensor, coefficients: tuple[Quintic, ...], *, ridge: bool = False) -> Product:
+    """A after one quintic step a X + (b K + c K²) X for each triple, on its short side.
+
+    With a ridge the steps are those of [A, c I].
+    """
     tall = A.shape[-2] > A.shape[-1]
     X = (A.mT if tall else A).reshape(-1, min(A.shape[-2:]), max(A.shape[-2:]))
     # In units of n³, with m = ρ n: 5 (2ρ + 1) products one way, 2ρ + 17 the other, which needs
     # the precision: in bfloat16 the small eigenvalues of K are lost to rounding.
     long = X.shape[-1] > 1.5 * X.shape[-2] and X.dtype not in (torch.bfloat16, torch.float16)
-    iterate = _by_gram if long else _by_steps
-    P, X = (
-        factor.reshape(*A.shape[:-2], *factor.shape[-2:]) for factor in iterate(X, coefficients)
-    )
+    factors = _by_gram(X, coefficients, ridge) if long or ridge else _by_steps(X, coefficients)
+    P, X = (factor.reshape(*A.shape[:-2], *factor.shape[-2:]) for factor in factors)
     return Product(X.mT, P.mT) if tall else Product(P, X)
 
 
@@ -136,12 +155,16 @@ def _by_steps(X: Tensor, coefficients: tuple[Quintic, ...]) -> tuple[Tensor, Ten
     return _polynomial(torch.bmm(X, X.mT), coefficients[-1]), X
 
 
-def _by_gram(X: Tensor, coefficients: tuple[Quintic, ...]) -> tuple[Tensor, Tensor]:
+def _by_gram(
+    X: Tensor, coefficients: tuple[Quintic, ...], ridge: bool = False
+) -> tuple[Tensor, Tensor]:
     """The same, on n×n matrices: a step is X ← P X, so K ← P K P.
 
     All P are polynomials of the first K and commute; X is touched at the beginning and at the end.
     """
     K = torch.bmm(X, X.mT)
+    if ridge:  # (K + I/n) / 2 has a trace of one, as K had
+        K.mul_(0.5).diagonal(dim1=-2, dim2=-1).add_(0.5 / X.shape[-2])
     P = R = _polynomial(K, coefficients[0])  # R is the product of the P so far
     for quintic in coefficients[1:]:
         K = torch.bmm(torch.bmm(P, K), P)

@@ -56,16 +56,10 @@ def check_group(group: Mapping[str, Any]) -> None:
         raise ValueError(
             f"skip_first is for DeVA-S∞ and SOAP alone, got True for {group['method']}"
         )
-    _check_adapted_first(group)
-
-
-def _check_adapted_first(group: Mapping[str, Any]) -> None:
-    """Raise an error for what has no meaning where Γ comes before the direction."""
-    row = method_of(group)
-    if row.update is adapted_first_ and group["sign_stabilize"]:
+    if group["sign_stabilize"] and method_of(group).update is adapted_first_:
         raise ValueError(
             f"sign_stabilize undoes variant {group['variant']!r}: the sign of Γ ⊙ M is that of M; "
-            "leave one of them out"
+            "leave it out, or take variant='default'"
         )
 
 

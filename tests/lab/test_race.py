@@ -101,7 +101,7 @@ def test_the_entries_are_optimizers_that_there_are():
         assert entry.kind != "ablation" or entry.of in ENTRIES
         assert 0 < entry.length <= 1
     assert set(RACE.muons) <= set(ENTRIES)
-    assert {"adamw", "lion", "adamuon", "soap", "deva-paper", "deva-authors"} <= set(ENTRIES)
+    assert {"adamw", "lion", "adamuon", "soap-light", "deva-paper", "deva-authors"} <= set(ENTRIES)
     assert len({(entry.optimizer, entry.length) for entry in ENTRIES.values()}) == len(ENTRIES)
     with pytest.raises(UsageError, match="unknown entry of the race 'muno', did you mean 'muon'"):
         chosen(["muno"])

@@ -53,7 +53,12 @@ def _baseline(name: str, optimizer: str, about: str, lr: float = RATE) -> Entry:
     return Entry(name, optimizer, lr, about, "baseline")
 
 
-_DEVA: Final = {"betas": "0.8/0.95/0.95", "nesterov": "true", "sides": "short"}
+_DEVA: Final = {
+    "betas": "0.8/0.95/0.95",
+    "msign": "newton-schulz",
+    "nesterov": "true",
+    "sides": "short",
+}
 """What the entries of DeVA have unless they say otherwise, whatever its defaults become."""
 
 
@@ -66,14 +71,9 @@ def _deva(name: str, about: str, length: float = 1.0, **changes: str) -> Entry:
     return Entry(name, _settings(**changes), RATE, about, length=length)
 
 
-def _whitened(name: str, about: str, **changes: str) -> Entry:
-    optimizer = _settings(variant="whitened", **changes)
-    return Entry(f"whitened-{name}", optimizer, RATE, about, "ablation", "whitened")
-
-
-def _muon(name: str, setting: str, about: str) -> Entry:
-    settings = ",".join(sorted([setting, "momentum=0.8", "nesterov=true"]))
-    return Entry(f"muon-{name}", f"muon:{settings}", RATE, about, "ablation", "muon-quick")
+def _soft(name: str, about: str, **changes: str) -> Entry:
+    optimizer = _settings(**{"msign": "soft", "variant": "whitened", **changes})
+    return Entry(name, optimizer, RATE, about, "ablation", "soft")
 
 
 _ROWS: Final = (
@@ -84,22 +84,25 @@ _ROWS: Final = (
     _baseline("muon-light", "muon:momentum=0.9,nesterov=true", "the same with β₁ = 0.9"),
     _baseline("muon-quick", "muon:momentum=0.8,nesterov=true", "the same with β₁ = 0.8, as DeVA"),
     _baseline("adamuon", "adamuon", "AdaMuon"),
-    _baseline("soap", "soap", "SOAP"),
     _baseline("soap-light", "soap:betas=0.9/0.95/0.95", "SOAP with β₁ = 0.9"),
-    _baseline("soap-quick", "soap:betas=0.8/0.95/0.95", "SOAP with β₁ = 0.8"),
     _baseline("deva-paper", "deva-sinf:rest=adamw", "DeVA-S∞ with the paper's settings"),
     _baseline("deva-authors", "deva-sinf-authors:rest=adamw", "the same, its authors' κ"),
     _deva("deva", "Γ ⊙ msign(M), as in the paper; β₁ = 0.8, Nesterov", variant="default"),
-    _deva("whitened", "msign(M / √V) in the basis", variant="whitened"),
+    _deva("soft", "the soft msign of M / √V in the basis", msign="soft", variant="whitened"),
+    _soft("whitened", "Newton–Schulz in place of the soft msign", msign="newton-schulz"),
+    _soft("whitened-polar", "Polar Express in its place", msign="polar-express"),
+    _soft("soft-light", "β₁ = 0.9", betas="0.9/0.95/0.95"),
+    _soft("soft-plain", "without Nesterov momentum", nesterov="false"),
+    _soft("soft-both", "a basis on both sides", sides="both"),
     _deva("whitened-90", "whitened, on 90 % of the steps", 0.9, variant="whitened"),
-    _whitened("light", "β₁ = 0.9", betas="0.9/0.95/0.95"),
-    _whitened("quicker", "β₁ = 0.7", betas="0.7/0.95/0.95"),
-    _whitened("slow", "β₂ = 0.99", betas="0.8/0.99/0.95"),
-    _whitened("plain", "without Nesterov momentum", nesterov="false"),
-    _whitened("both", "a basis on both sides", sides="both"),
-    _whitened("fresh", "a new basis every step", refresh_every="1"),
-    _whitened("polar", "Polar Express for Newton–Schulz", msign="polar-express"),
-    _muon("polar", "msign=polar-express", "Polar Express for Newton–Schulz"),
+    Entry(
+        "muon-soft",
+        "muon:momentum=0.8,msign=soft,nesterov=true",
+        RATE,
+        "the soft msign",
+        "ablation",
+        "muon-quick",
+    ),
 )
 
 ENTRIES: Final[Entries] = MappingProxyType({row.name: row for row in _ROWS})

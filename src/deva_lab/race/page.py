@@ -53,9 +53,9 @@ def publish(race: Race, docs: Path) -> list[Path]:
 def compact(result: Result) -> dict[str, Any]:
     """A result without what the race does not look at."""
     curve = result["curve"]
-    kept = ("id", "label", "status", "step", "settings", "unit", "units", "parameters")
+    kept = ("id", "label", "ran_as", "status", "step", "settings", "unit", "units", "parameters")
     return {
-        **{key: result[key] for key in kept},
+        **{key: result[key] for key in kept if key in result},
         "state_bytes": result["state_bytes"],
         "curve": {
             "step": curve["step"],
@@ -103,8 +103,11 @@ deva race                # tune, freeze, run the final seeds; goes on where it w
 STRAYS: Final = """\
 What no row above counts: settings that are no entry, entries that were not tuned in full, and rates
 that tuning did not ask for. Options that a run has and the library has not were removed after it.
-What `deva` leaves out here was `betas=0.9/0.95/0.95,nesterov=true,sides=short,variant=default`.
-Where the file has a commit as unknown, the run was made from a copy of the code.
+What `deva` leaves out here was
+`betas=0.9/0.95/0.95,msign=newton-schulz,nesterov=true,sides=short,variant=default`. Of the entries
+too, twelve runs were made before `msign=newton-schulz` was written out, and the file has what they
+were called then (`ran_as`). Where it has a commit as unknown, the run was made from a copy of the
+code.
 
 Six more runs were of code that was not kept, and are not in the file, as no settings describe them;
 all are changes of `whitened` at 0.01 on seed 0. Its update with the norm of SOAP's, β₁ = 0.9 and

@@ -41,7 +41,8 @@ class DeVA(Engine):
         variant: `"default"`; `"factored"` (V in n + m numbers); `"instantaneous"` (variance of the
             gradient, not of the momentum); `"whitened"` (msign(M′ / √V), V = EMA[G′²]).
         sign_stabilize: Take the matrix sign of sign(M′).
-        msign: How to compute the matrix sign: `"newton-schulz"`, `"polar-express"` or `"svd"`.
+        msign: How to compute the matrix sign: `"newton-schulz"`, `"polar-express"`, `"svd"` or, of
+            which the smaller singular values stay below one, `"soft"` (see `deva_optim.msign`).
         msign_dtype: dtype of its products; unless given bfloat16 where the GPU has units for it,
             and float32 elsewhere.
         sides: `"short"` for a basis on the shorter side of a rectangle alone, or `"both"`.

@@ -35,7 +35,8 @@ class Muon(Engine):
         eps: ε of the elementwise method for the rest.
         maximize: Climb instead of descend.
         foreach: False updates one tensor at a time; otherwise equal shapes go together.
-        msign: How to compute the matrix sign: `"newton-schulz"`, `"polar-express"` or `"svd"`.
+        msign: How to compute the matrix sign: `"newton-schulz"`, `"polar-express"`, `"svd"` or, of
+            which the smaller singular values stay below one, `"soft"` (see `deva_optim.msign`).
         msign_dtype: dtype of its products; unless given bfloat16 where the GPU has units for it,
             and float32 elsewhere.
         rest: The method for what is not a matrix: `"adamw"`, `"deva-linf"`, …
@@ -113,7 +114,8 @@ class AdaMuon(Engine):
         maximize: Climb instead of descend.
         foreach: False updates one tensor at a time; otherwise equal shapes go together.
         sign_stabilize: Take the matrix sign of sign(M), as the paper does, or of M.
-        msign: How to compute the matrix sign: `"newton-schulz"`, `"polar-express"` or `"svd"`.
+        msign: How to compute the matrix sign: `"newton-schulz"`, `"polar-express"`, `"svd"` or, of
+            which the smaller singular values stay below one, `"soft"` (see `deva_optim.msign`).
         msign_dtype: dtype of its products; unless given bfloat16 where the GPU has units for it,
             and float32 elsewhere.
         rest: The method for what is not a matrix: `"adamw"`, `"deva-linf"`, …
