@@ -25,24 +25,18 @@ class Place(NamedTuple):
     changes: Mapping[str, Any]
 
 
-_IMAGES: Final = {
-    "data": "cifar10-small",
-    "vocabulary": 0,
-    "steps": 200,
-    "batch": 128,
-    "evaluate_every": 25,
-}
-_HALF: Final = {"steps": 300}  # where a step is twice the work or more
+_TEXT: Final = {"steps": 300}
+_IMAGES: Final = {"data": "cifar10-small", "vocabulary": 0, "steps": 200, "batch": 64}
 
 PLACES: Final[Mapping[str, Place]] = MappingProxyType(
     {
-        "books": Place("classic books", {"data": "books"}),
-        "wide": Place("twice the width, half the steps", {"size": "small-wide", **_HALF}),
-        "deep": Place("twice the depth, half the steps", {"size": "small-deep", **_HALF}),
-        "half-batch": Place("half the batch", {"batch": 4}),
-        "double-batch": Place("double the batch, half the steps", {"batch": 16, **_HALF}),
+        "books": Place("classic books", {**_TEXT, "data": "books"}),
+        "wide": Place("twice the width", {**_TEXT, "size": "small-wide"}),
+        "deep": Place("twice the depth", {**_TEXT, "size": "small-deep"}),
+        "half-batch": Place("half the batch", {**_TEXT, "batch": 4}),
+        "double-batch": Place("double the batch", {**_TEXT, "batch": 16}),
         "resnet": Place("ResNet-20 on CIFAR-10", {**_IMAGES, "task": "resnet", "size": "resnet20"}),
-        "vit": Place("a small ViT on CIFAR-10", {**_IMAGES, "task": "vit", "size": "small"}),
+        "vit": Place("a small ViT on CIFAR-10", {**_IMAGES, "task": "vit", "size": "mini"}),
     }
 )
 
@@ -93,8 +87,8 @@ def confirmation(
                 standing(entry, frozen.entries[entry.name], some, known[1])
                 for entry, some in zip(pair, known, strict=True)
             )
-            rows.append((place.about, *_cells(one, muon)))
-    head = ("task", pair[0].name, pair[1].name, "tokens", "lower by")
+            rows.append((place.about, str(known[1][0]["settings"]["steps"]), *_cells(one, muon)))
+    head = ("task", "steps", pair[0].name, pair[1].name, "tokens", "lower by")
     return markdown_table(head, rows) if rows else ""
 
 

@@ -118,6 +118,11 @@ agrees in sign with the gradient: in the weights 3.0252, in the basis 3.0050; th
 """
 
 
+CONFIRMED: Final = """\
+At the rates that the race froze, on the final seeds, with runs that are shorter than the race's.
+Tokens (or images) are those to Muon's final loss there, as a share of what Muon took."""
+
+
 def _figure(rows: Sequence[Standing]) -> str:
     return "\n\n![The curves of the race](race.svg)" if rows else ""
 
@@ -220,7 +225,8 @@ def _confirmations(race: Race, rows: Sequence[Standing]) -> str:
         for row in rows
         if row.entry != muon
     ]
-    return "\n\n".join(table for table in tables if table)
+    shown = [table for table in tables if table]
+    return "\n\n".join([CONFIRMED, *shown]) if shown else ""
 
 
 def _robustness(race: Race) -> str:
