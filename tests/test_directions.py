@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 import reference
 from deva_optim import msign
-from deva_optim.directions import _POLAR_EXPRESS, MSIGN_KINDS, POLAR_EXPRESS, settled_sign
+from deva_optim.directions import _POLAR_EXPRESS, MSIGN_KINDS, POLAR_EXPRESS, polar, settled_sign
+from deva_optim.terms import value
 
 KINDS = st.sampled_from(MSIGN_KINDS)
 SHAPES = st.sampled_from([(3, 3), (2, 5), (5, 2), (4, 3, 3), (2, 3, 4, 6), (1, 4), (4, 1)])
@@ -71,6 +72,15 @@ def test_soft_lifts_what_is_well_above_the_mean_and_not_what_is_below(size):
 def test_soft_leaves_an_orthogonal_matrix_as_it_is():
     O = torch.linalg.qr(torch.randn(5, 5, dtype=torch.float64)).Q
     torch.testing.assert_close(msign(3 * O, "soft"), O, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("size", [(40, 40), (30, 90), (90, 30), (2, 20, 40)])
+def test_soft_in_half_precision_is_the_same_to_its_rounding(size):
+    torch.manual_seed(0)
+    X = torch.randn(size) @ torch.logspace(-2, 0, size[-1]).diag()  # singular values far apart
+    found = value(polar(X, "soft", dtype=torch.bfloat16))
+    # products of bfloat16, 2⁻⁹ each, of which a step has three in a row
+    torch.testing.assert_close(found, msign(X, "soft"), rtol=0, atol=0.03)
 
 
 @pytest.mark.parametrize("kind", MSIGN_KINDS)

@@ -41,6 +41,8 @@ POLAR_EXPRESS: Final[tuple[Quintic, ...]] = (
     _POLAR_EXPRESS[-1],
 )
 
+_HALVES: Final = (torch.bfloat16, torch.float16)
+
 _ITERATIONS: Final[dict[str, tuple[tuple[Quintic, ...], float]]] = {
     "newton-schulz": (NEWTON_SCHULZ, 1.0),
     "polar-express": (POLAR_EXPRESS, _SAFETY),
@@ -76,7 +78,7 @@ def msign(X: Tensor, kind: MsignKind = "newton-schulz") -> Tensor:
             f"X must have at least two dimensions, got shape {tuple(X.shape)}; "
             "use torch.sign for a vector"
         )
-    A = X.float() if X.dtype in (torch.float16, torch.bfloat16) else X
+    A = X.float() if X.dtype in _HALVES else X
     return value(polar(A, kind)).to(X.dtype)
 
 
@@ -88,13 +90,13 @@ def polar(
     Args:
         A: A matrix or a batch of them, …×n×m.
         kind: As for `msign`.
-        dtype: That of the products of an iteration; None, and ``"soft"``, have the dtype of A.
+        dtype: That of the products of an iteration; None is the dtype of A.
         scratch: Whether the memory of A may be used up.
     """
     if kind == "svd":
         return _decompose(A)
     if kind == "soft":
-        return _soften(_normalized(A, 1.0, scratch=scratch))
+        return _soften(_normalized(A, 1.0, scratch=scratch), dtype or A.dtype)
     if kind not in _ITERATIONS:
         raise ValueError(f"kind must be one of {', '.join(MSIGN_KINDS)}, got {kind!r}")
     coefficients, safety = _ITERATIONS[kind]
@@ -122,16 +124,25 @@ def _normalized(A: Tensor, safety: float, *, scratch: bool) -> Tensor:
     return torch.div(A, norm, out=A if scratch else None)
 
 
-def _soften(A: Tensor) -> Tensor:
+def _soften(A: Tensor, dtype: torch.dtype) -> Tensor:
     """(A Aᵀ + c² I)^(−½) A at the norm √n, for A of norm one, whose c² is 1/n.
 
     That is the first part of msign([A, c I]). Over their norm the singular values of [A, c I] are
     at least 1 / √(2n), and it takes as many steps as lift that to where the quintic levels off.
     """
-    n = min(A.shape[-2:])
-    steps = math.ceil(math.log(0.7 * math.sqrt(2 * n), _JORDAN[0]))
-    U = value(_iterate(A, max(1, steps) * (_JORDAN,), ridge=True))
-    return U.mul_(math.sqrt(n) * inverse_norm(U))
+    tall = A.shape[-2] > A.shape[-1]
+    X = A.mT if tall else A
+    n, m = X.shape[-2:]
+    steps = max(1, math.ceil(math.log(0.7 * math.sqrt(2 * n), _JORDAN[0])))
+    if dtype in _HALVES:  # by the steps of all of [A, c I], which need no Gram matrix in full
+        ridge = torch.eye(n, dtype=A.dtype, device=A.device).div_(math.sqrt(n))
+        both = torch.cat([X, ridge.expand(*X.shape[:-1], n)], -1).mul_(math.sqrt(0.5))
+        last = _iterate(both.to(dtype), steps * (_JORDAN,))
+        U = value(Product(last.left, last.right[..., :m])).to(A.dtype)
+    else:
+        U = value(_iterate(X, steps * (_JORDAN,), ridge=True))
+    U.mul_(math.sqrt(n) * inverse_norm(U))
+    return U.mT if tall else U
 
 
 def _iterate(A: Tensor, coefficients: tuple[Quintic, ...], *, ridge: bool = False) -> Product:
@@ -143,7 +154,7 @@ def _iterate(A: Tensor, coefficients: tuple[Quintic, ...], *, ridge: bool = Fals
     X = (A.mT if tall else A).reshape(-1, min(A.shape[-2:]), max(A.shape[-2:]))
     # In units of n³, with m = ρ n: 5 (2ρ + 1) products one way, 2ρ + 17 the other, which needs
     # the precision: in bfloat16 the small eigenvalues of K are lost to rounding.
-    long = X.shape[-1] > 1.5 * X.shape[-2] and X.dtype not in (torch.bfloat16, torch.float16)
+    long = X.shape[-1] > 1.5 * X.shape[-2] and X.dtype not in _HALVES
     factors = _by_gram(X, coefficients, ridge) if long or ridge else _by_steps(X, coefficients)
     P, X = (factor.reshape(*A.shape[:-2], *factor.shape[-2:]) for factor in factors)
     return Product(X.mT, P.mT) if tall else Product(P, X)
