@@ -1,5 +1,6 @@
 """The race on made-up runs: tuning, freezing, scores, tests and ranges."""
 
+import inspect
 import json
 import math
 from dataclasses import replace
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
+import deva_optim
 from deva_lab.cli import main
 from deva_lab.entrants import Entrant
 from deva_lab.errors import UsageError
@@ -105,6 +107,15 @@ def test_the_entries_are_optimizers_that_there_are():
     assert len({(entry.optimizer, entry.length) for entry in ENTRIES.values()}) == len(ENTRIES)
     with pytest.raises(UsageError, match="unknown entry of the race 'muno', did you mean 'muon'"):
         chosen(["muno"])
+
+
+def test_an_entry_has_the_defaults_of_deva_written_out():
+    defaults = inspect.signature(deva_optim.DeVA).parameters
+    options = dict(Entrant.parse(ENTRIES["soft"].optimizer).options)
+    assert {name: defaults[name].default for name in options} == options
+    sinf = inspect.signature(deva_optim.DeVASinf).parameters
+    apart = {name for name in sinf if sinf[name].default != defaults[name].default}
+    assert apart == {*options, "rest"}  # no other default is DeVA's own
 
 
 def test_the_task_is_the_one_of_the_issue(monkeypatch):
@@ -307,6 +318,9 @@ def test_the_board_has_commands_and_a_test_against_the_next_of_its_length():
     assert "--optimizers muon:nesterov=true,lr=0.0141 --size small" in said
     assert "--steps 100 --batch 8 --decay 0.4 --evaluate-every 50 --seeds 101,102,103" in said
     assert "not reached" in said
+    assert f"{full[0].score:.3f} misses it, and " in said
+    quick = [replace(full[0], score=0.9, time=1.01)]
+    assert "0.900 meets it, and 1.010 of the time misses it." in text(quick, RULES)
 
 
 # The paired test ---------------------------------------------------------------------------------

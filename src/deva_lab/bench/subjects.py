@@ -117,6 +117,7 @@ _SOAP: Final = State(2, squares=2)
 
 # fmt: off
 _ROWS: Final = (
+    _with_basis("deva",               _based(do.DeVA), 2, short=True),
     _with_basis("deva-short",         _based(do.DeVASinf, sides="short"), 2, short=True),
     _with_basis("deva-both",          _based(do.DeVASinf), 2),
     _with_basis("deva-factored",      _based(do.DeVASinf, variant="factored"), 1, ends=1),

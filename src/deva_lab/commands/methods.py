@@ -43,7 +43,7 @@ ADAPTATIONS = (
     (WHITENING, "1 / √EMA[G²]"),
 )
 
-ROWS = {"deva": "deva-sinf", "deva-sinf-authors": "deva-sinf", "torch-adamw": "adamw"}
+ROWS = {"deva": "deva-sinf-whitened", "deva-sinf-authors": "deva-sinf", "torch-adamw": "adamw"}
 
 
 def add(commands: Commands) -> None:

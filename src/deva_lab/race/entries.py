@@ -78,7 +78,7 @@ def _soft(name: str, about: str, **changes: str) -> Entry:
 
 _ROWS: Final = (
     _baseline("adamw", "adamw", "AdamW", 0.005),
-    _baseline("lion", "lion", "Lion", 0.001),
+    _baseline("lion", "lion", "Lion", 0.004),
     _baseline("muon", "muon", "Muon"),
     _baseline("muon-nesterov", "muon:nesterov=true", "Muon with Nesterov momentum"),
     _baseline("muon-light", "muon:momentum=0.9,nesterov=true", "the same with β₁ = 0.9"),
@@ -88,7 +88,12 @@ _ROWS: Final = (
     _baseline("deva-paper", "deva-sinf:rest=adamw", "DeVA-S∞ with the paper's settings"),
     _baseline("deva-authors", "deva-sinf-authors:rest=adamw", "the same, its authors' κ"),
     _deva("deva", "Γ ⊙ msign(M), as in the paper; β₁ = 0.8, Nesterov", variant="default"),
-    _deva("soft", "the soft msign of M / √V in the basis", msign="soft", variant="whitened"),
+    _deva(
+        "soft",
+        "the defaults of DeVA: soft msign of M / √V in the basis",
+        msign="soft",
+        variant="whitened",
+    ),
     _soft("whitened", "Newton–Schulz in place of the soft msign", msign="newton-schulz"),
     _soft("whitened-polar", "Polar Express in its place", msign="polar-express"),
     _soft("soft-light", "β₁ = 0.9", betas="0.9/0.95/0.95"),

@@ -10,6 +10,7 @@ from .paired import Paired
 from .rules import Rules
 from .scores import Standing, against, runner_up, tokens_against
 
+GOAL = 0.9  # of Muon's tokens
 HEAD = ("", "entry", "tokens", "time", "final loss", "lr", "ms a step", "of it optimizer")
 NOT_REACHED = "not reached"
 
@@ -40,7 +41,7 @@ def text(rows: Sequence[Standing], rules: Rules) -> str:
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]
     lines.insert(1, "─" * max(map(len, lines)))
     commands = [f"{row.entry.name}: {row.entry.about}\n  {command(row, rules)}" for row in rows]
-    return "\n".join([*lines, "", verdict(rows), "", *commands])
+    return "\n".join([*lines, "", verdict(rows), goal(rows), "", *commands])
 
 
 def markdown(rows: Sequence[Standing], rules: Rules) -> str:
@@ -48,7 +49,8 @@ def markdown(rows: Sequence[Standing], rules: Rules) -> str:
     if not rows:
         return "No entry has been run on the final seeds yet."
     commands = "\n".join(f"# {row.entry.name}\n{command(row, rules)}" for row in rows)
-    return f"{markdown_table(HEAD, cells(rows))}\n\n{verdict(rows)}\n\n```bash\n{commands}\n```"
+    words = f"{verdict(rows)} {goal(rows)}"
+    return f"{markdown_table(HEAD, cells(rows))}\n\n{words}\n\n```bash\n{commands}\n```"
 
 
 def verdict(rows: Sequence[Standing]) -> str:
@@ -72,6 +74,22 @@ def verdict(rows: Sequence[Standing]) -> str:
         f"{name} is first. Seed by seed it {what} {less if found.gap > 0 else more} than "
         f"{second.entry.name}, the runner-up ({tested(found)})."
     )
+
+
+def goal(rows: Sequence[Standing]) -> str:
+    """Whether the first one is where the race was meant to lead, in words."""
+    text = f"The goal was {GOAL:.2f} of Muon's tokens and no more than its time: "
+    first = rows[0]
+    if first.score is None or first.time is None:
+        return text + "no entry reached its loss."
+    return (
+        f"{text}{first.score:.3f} {_met(first.score <= GOAL)}, "
+        f"and {first.time:.3f} of the time {_met(first.time <= 1)}."
+    )
+
+
+def _met(holds: bool) -> str:
+    return "meets it" if holds else "misses it"
 
 
 def tested(found: Paired) -> str:

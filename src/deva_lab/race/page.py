@@ -109,11 +109,19 @@ too, twelve runs were made before `msign=newton-schulz` was written out, and the
 were called then (`ran_as`). Where it has a commit as unknown, the run was made from a copy of the
 code.
 
-Six more runs were of code that was not kept, and are not in the file, as no settings describe them;
-all are changes of `whitened` at 0.01 on seed 0. Its update with the norm of SOAP's, β₁ = 0.9 and
-both sides: 3.0134. SOAP for embeddings and head, both sides: 3.0151. The update only where it
-agrees in sign with the gradient: in the weights 3.0252, in the basis 3.0050; there at the rate
-0.00707 it is 3.0062, and 3.0078 with β₁ = 0.9.
+Fourteen more runs were of code that was not kept, and are not in the file, as no settings describe
+them; all are changes of `whitened` on seed 0, at 0.01 unless said, where it is 3.0030 itself:
+
+- its update with the norm of SOAP's, β₁ = 0.9 and both sides: 3.0134
+- SOAP for embeddings and head, both sides: 3.0151
+- the update only where it agrees in sign with the gradient: in the weights 3.0252, in the basis
+  3.0050; there at 0.00707 3.0062, and 3.0078 with β₁ = 0.9
+- each row of the update over the running RMS of its entries, as in NorMuon: 3.0014
+- V of the squared momentum in place of the squared gradient: 3.0155
+- the momentum of the whitened gradient in place of the whitened momentum: 3.0303
+- half of an average with β = 0.97 added to the momentum: 3.0119
+- two steps of Newton–Schulz in place of five, at the norm of five: 3.0037
+- the soft msign by an exact root: 2.9984, and 3.0119 at 0.00707; with three times its c²: 3.0092
 
 """
 

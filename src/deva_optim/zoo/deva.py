@@ -16,10 +16,14 @@ from ..validation import NonFinite, Rest, Sides, Variant, as_list
 
 
 class DeVA(Engine):
-    """DeVA-S∞ for hidden matrices and AdamW or DeVA-ℓ∞ for the rest, in one optimizer.
+    """Whitened DeVA-S∞ for hidden matrices and AdamW or DeVA-ℓ∞ for the rest, in one optimizer.
 
-        X ← (1 − ηλ) X − η · 0.2 √max(n, m) · Q_L (Γ ⊙ msign(Q_Lᵀ M Q_R)) Q_Rᵀ   hidden matrices
-        x ← (1 − ηλ) x − η · γ ⊙ sign(m)                                          everything else
+        X ← (1 − ηλ) X − η · 0.2 √max(n, m) · Q_L msign(Q_Lᵀ M Q_R / √V) Q_Rᵀ   hidden matrices
+        x ← (1 − ηλ) x − η · γ ⊙ sign(m)                                        everything else
+
+    V is the running average of the squared gradient in the basis, and msign a soft one. These are
+    the settings that docs/race.md arrives at; `variant="default"` has the paper's Γ ⊙ msign(M′),
+    and `DeVASinf` all of its settings.
 
     Embeddings, output heads, biases, norms, scalars and positional tables are the rest; what is
     what is found through the model (see `param_groups`), so pass the model itself if you can.
@@ -38,11 +42,12 @@ class DeVA(Engine):
         foreach: False updates one tensor at a time; otherwise equal shapes go together.
         refresh_every: Steps between two refreshes of a basis.
         stagger: Give every parameter steps of its own for it; False has all refreshes at once.
-        variant: `"default"`; `"factored"` (V in n + m numbers); `"instantaneous"` (variance of the
-            gradient, not of the momentum); `"whitened"` (msign(M′ / √V), V = EMA[G′²]).
+        variant: `"whitened"`; `"default"`, the paper's Γ ⊙ msign(M′); `"factored"`, the same with V
+            in n + m numbers; `"instantaneous"`, with the variance of the gradient in place of the
+            momentum's.
         sign_stabilize: Take the matrix sign of sign(M′).
-        msign: How to compute the matrix sign: `"newton-schulz"`, `"polar-express"`, `"svd"` or, of
-            which the smaller singular values stay below one, `"soft"` (see `deva_optim.msign`).
+        msign: `"soft"`, which does not lift the smaller singular values to one (see
+            `deva_optim.msign`), or one that does: `"newton-schulz"`, `"polar-express"`, `"svd"`.
         msign_dtype: dtype of its products; unless given bfloat16 where the GPU has units for it,
             and float32 elsewhere.
         sides: `"short"` for a basis on the shorter side of a rectangle alone, or `"both"`.
@@ -73,7 +78,7 @@ class DeVA(Engine):
         self,
         params: nn.Module | ParamsT,
         lr: float | Tensor = 1e-3,
-        betas: tuple[float, float] | tuple[float, float, float] = (0.9, 0.95, 0.95),
+        betas: tuple[float, float] | tuple[float, float, float] = (0.8, 0.95, 0.95),
         eps: float = 1e-8,
         weight_decay: float = 0.1,
         nesterov: bool = True,
@@ -82,9 +87,9 @@ class DeVA(Engine):
         foreach: bool | None = None,
         refresh_every: int = 10,
         stagger: bool = True,
-        variant: Variant = "default",
+        variant: Variant = "whitened",
         sign_stabilize: bool = False,
-        msign: MsignKind = "newton-schulz",
+        msign: MsignKind = "soft",
         msign_dtype: torch.dtype | None = None,
         sides: Sides = "short",
         max_dim: int = 10_000,
