@@ -34,14 +34,14 @@ Race optimizers to the final loss of a tuned Muon: the fewest tokens win. See do
   deva race --rules                    the rules
   deva race --entries                  what takes part
   deva race                            tune, freeze and run everything, and print the board
-  deva race tune muon-quick whitened   tune some: learning rates on the tuning seeds
+  deva race tune muon-quick soft       tune some: learning rates on the tuning seeds
   deva race freeze                     write down the rates, before the final seeds are run
-  deva race final whitened             run the final seeds of what is frozen
+  deva race final soft                 run the final seeds of what is frozen
   deva race --list                     the leaderboard, with the command of each entry
-  deva race confirm whitened --at books wide      other tasks, at the same rate
-  deva race robustness whitened muon adamw        rates within 1 % of the best, ends sought
+  deva race confirm soft --at books wide      other tasks, at the same rate
+  deva race robustness soft muon adamw        rates within 1 % of the best, ends sought
   deva race page --docs docs           race.md, race.jsonl, race.json and the chart
-  deva race recipe whitened            the command for modded-nanogpt's track, on GPUs
+  deva race recipe soft                the command for modded-nanogpt's track, on GPUs
 
 Every stage goes on where it was stopped. All runs stay in DIR/results.jsonl.
 """
