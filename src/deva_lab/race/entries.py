@@ -78,7 +78,7 @@ def _soft(name: str, about: str, **changes: str) -> Entry:
 
 _ROWS: Final = (
     _baseline("adamw", "adamw", "AdamW", 0.005),
-    _baseline("lion", "lion", "Lion", 0.004),
+    _baseline("lion", "lion", "Lion", 0.002),
     _baseline("muon", "muon", "Muon"),
     _baseline("muon-nesterov", "muon:nesterov=true", "Muon with Nesterov momentum"),
     _baseline("muon-light", "muon:momentum=0.9,nesterov=true", "the same with β₁ = 0.9"),
