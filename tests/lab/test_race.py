@@ -16,7 +16,7 @@ from deva_lab.errors import UsageError
 from deva_lab.race.confirm import PLACES, Place, confirmation, confirmation_runs, places
 from deva_lab.race.entries import ENTRIES, Entry, chosen
 from deva_lab.race.frozen import Frozen, freeze
-from deva_lab.race.leaderboard import text
+from deva_lab.race.leaderboard import goal, text
 from deva_lab.race.page import compact, page, publish
 from deva_lab.race.paired import paired, within
 from deva_lab.race.robustness import good_range, next_runs, robustness
@@ -24,6 +24,7 @@ from deva_lab.race.rules import RACE, Rules
 from deva_lab.race.scores import runner_up, standings
 from deva_lab.race.state import Race
 from deva_lab.race.tuning import at_an_end, losses, next_rates, pending
+from deva_lab.reproduce.measures import Measured
 from deva_lab.tasks import check_task
 
 MUONS = ("muon", "muon-nesterov")
@@ -321,6 +322,18 @@ def test_the_board_has_commands_and_a_test_against_the_next_of_its_length():
     assert f"{full[0].score:.3f} misses it, and " in said
     quick = [replace(full[0], score=0.9, time=1.01)]
     assert "0.900 meets it, and 1.010 of the time misses it." in text(quick, RULES)
+
+
+def test_of_those_that_end_alike_the_quickest_is_named():
+    frozen, results = raced()
+    rows = {row.entry.name: row for row in standings(frozen, TABLE, results, RULES)}
+    deva, muon = rows["deva"], rows["muon-nesterov"]
+    ends = Measured(dict(zip(RULES.final_seeds, (3.12, 3.1, 3.08), strict=True)))
+    twin = replace(deva, entry=replace(deva.entry, name="twin"), final=ends, time=0.5)
+    assert f"takes {deva.score:.3f} of the tokens and 0.500 of the time" in goal([deva, twin, muon])
+    assert "ends 0.1000 lower than muon-nesterov" in goal([deva, twin, muon])
+    assert "cannot tell" not in goal([deva, replace(twin, time=9.0), muon])
+    assert "cannot tell" not in goal([deva, replace(muon, time=0.5)])  # it can
 
 
 # The paired test ---------------------------------------------------------------------------------
