@@ -425,6 +425,8 @@ def test_the_page_without_runs_has_the_rules_alone(tmp_path):
 
 def test_the_page_and_what_lies_beside_it(tmp_path):
     race, docs = race_in(tmp_path), tmp_path / "docs"
+    docs.mkdir()
+    (docs / "race-notes.md").write_text("Nor did prayer.\n")
     written = {path.name for path in publish(race, docs)}
     assert written == {"race.md", "race.jsonl", "race.json", "race.png", "race.svg"}
     said = (docs / "race.md").read_text()
@@ -433,11 +435,14 @@ def test_the_page_and_what_lies_beside_it(tmp_path):
         "| worse | an ablation | deva | +0.3000 (paired t = 259.8 over 3 seeds, p < 0.001) |"
         in said
     )
-    assert "**worse** (an ablation): 3.4000 ± 0.0140 against 3.1000 ± 0.0120 of deva" in said
+    assert "## What did not work\n\nNor did prayer.\n\n## Tuning" in said
     assert "## Tuning" in said
     assert "on seed 0 at one rate or more: 2 of deva and 2 of muon." in said
     published = Race(tmp_path / "none", docs / "race.jsonl", rules=RULES, entries=TABLE)
     assert page(published) == said  # all that it says is in what was published
+    candidate = {**TABLE, "worse": replace(TABLE["worse"], kind="candidate", of="")}
+    unlucky = page(replace(published, entries=candidate))
+    assert "- **worse** (an ablation): 3.4000 ± 0.0140 against 3.2000 ± 0.0110 of muon" in unlucky
 
 
 def test_the_page_in_docs_is_what_the_code_and_the_results_there_say():

@@ -27,6 +27,7 @@ from .scores import Standing, against
 from .state import Race
 from .tuning import at_an_end, best_rate, losses
 
+NOTES: Final = "race-notes.md"
 DIGITS: Final = 5  # of a loss in the file that is kept
 
 
@@ -76,7 +77,7 @@ def page(race: Race) -> str:
         ("The rules", rules_text(race.rules)),
         ("Leaderboard", markdown(rows, race.rules) + _figure(rows)),
         ("Ablations", _ablations(rows)),
-        ("What did not work", _without_effect(rows)),
+        ("What did not work", "\n\n".join(filter(None, (_without_effect(rows), _notes(race))))),
         ("Tuning", _tuning(race)),
         ("Tried on the way", _strays(race)),
         ("Confirmation, nothing tuned again", _confirmations(race, rows)),
@@ -99,36 +100,21 @@ deva race                # tune, freeze, run the final seeds; goes on where it w
 ```
 """
 
-
 STRAYS: Final = """\
 What no row above counts: settings that are no entry, entries that were not tuned in full, and rates
-that tuning did not ask for. Options that a run has and the library has not were removed after it.
-What `deva` leaves out here was
-`betas=0.9/0.95/0.95,msign=newton-schulz,nesterov=true,sides=short,variant=default`. Of the entries
-too, twelve runs were made before `msign=newton-schulz` was written out, and the file has what they
-were called then (`ran_as`). Where it has a commit as unknown, the run was made from a copy of the
-code.
-
-Fourteen more runs were of code that was not kept, and are not in the file, as no settings describe
-them; all are changes of `whitened` on seed 0, at 0.01 unless said, where it is 3.0030 itself:
-
-- its update with the norm of SOAP's, β₁ = 0.9 and both sides: 3.0134
-- SOAP for embeddings and head, both sides: 3.0151
-- the update only where it agrees in sign with the gradient: in the weights 3.0252, in the basis
-  3.0050; there at 0.00707 3.0062, and 3.0078 with β₁ = 0.9
-- each row of the update over the running RMS of its entries, as in NorMuon: 3.0014
-- V of the squared momentum in place of the squared gradient: 3.0155
-- the momentum of the whitened gradient in place of the whitened momentum: 3.0303
-- half of an average with β = 0.97 added to the momentum: 3.0119
-- two steps of Newton–Schulz in place of five, at the norm of five: 3.0037
-- the soft msign by an exact root: 2.9984, and 3.0119 at 0.00707; with three times its c²: 3.0092
+that tuning did not ask for.
 
 """
-
 
 CONFIRMED: Final = """\
 At the rates that the race froze, on the final seeds, with runs that are shorter than the race's.
 Tokens (or images) are those to Muon's final loss there, as a share of what Muon took."""
+
+
+def _notes(race: Race) -> str:
+    """What somebody wrote about this race, in race-notes.md beside its results."""
+    path = race.frozen_path.with_name(NOTES)
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
 def _figure(rows: Sequence[Standing]) -> str:
@@ -155,19 +141,18 @@ def _ablations(rows: Sequence[Standing]) -> str:
 
 
 def _without_effect(rows: Sequence[Standing]) -> str:
-    """The candidates and ablations that do not end below their reference by more than the noise."""
+    """The candidates that do not end below Muon by more than the noise."""
     found = []
     muon = next((row for row in rows if row.score == 1.0), None)
     for row in rows:
-        other = _reference(row, rows) or muon
-        if row.entry.kind == "baseline" or other is None or other.entry.length != row.entry.length:
+        if row.entry.kind != "candidate" or muon is None or muon.entry.length != row.entry.length:
             continue
-        if gap(row.final, other.final) <= (noise(row.final, other.final) or 0.0):
+        if gap(row.final, muon.final) <= (noise(row.final, muon.final) or 0.0):
             found.append(
                 f"- **{row.entry.name}** ({row.entry.about}): {row.final.text('.4f')} against "
-                f"{other.final.text('.4f')} of {other.entry.name}"
+                f"{muon.final.text('.4f')} of {muon.entry.name}"
             )
-    head = "Not below what they are compared with by more than the spread over the seeds:\n\n"
+    head = "Not below Muon by more than the spread over the seeds:\n\n"
     return head + "\n".join(found) if found else ""
 
 
