@@ -59,7 +59,7 @@ def test_the_same_settings_give_the_same_run_and_another_seed_another():
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # of torch
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
 def test_a_compiled_run_follows_the_plain_one():
-    plain, compiled = (result_of(settings_of(compile=on))["curve"] for on in (False, True))
+    plain, compiled = (result_of(settings_of("muon", compile=on))["curve"] for on in (False, True))
     # Fused kernels round otherwise, by 1e-7 a step; Newton–Schulz may carry it on tenfold.
     assert compiled["loss"] == pytest.approx(plain["loss"], rel=1e-4)
     assert compiled["train_loss"][1:] == pytest.approx(plain["train_loss"][1:], rel=1e-4)
