@@ -31,8 +31,8 @@ class Known(NamedTuple):
     options: Mapping[str, Any] = MappingProxyType({})
 
 
-# Of deva, deva-sinf, muon, soap and adamw the best of the grid of docs/evidence.md; the others have
-# not been tuned and are where one would begin.
+# Of deva the best of docs/race.md, of deva-sinf, muon, soap and adamw that of the grid of
+# docs/evidence.md; the others have not been tuned and are where one would begin.
 ENTRANTS: Final[Mapping[str, Known]] = MappingProxyType(
     {
         "deva": Known(deva_optim.DeVA, 0.01),

@@ -127,35 +127,43 @@ def _normalized(A: Tensor, safety: float, *, scratch: bool) -> Tensor:
 def _soften(A: Tensor, dtype: torch.dtype) -> Tensor:
     """(A Aᵀ + c² I)^(−½) A at the norm √n, for A of norm one, whose c² is 1/n.
 
-    That is the first part of msign([A, c I]). Over their norm the singular values of [A, c I] are
-    at least 1 / √(2n), and it takes as many steps as lift that to where the quintic levels off.
+    That is the first part of msign([A, c I]), whose singular values are at least 1 / √(2n) of its
+    norm.
     """
     tall = A.shape[-2] > A.shape[-1]
     X = A.mT if tall else A
     n, m = X.shape[-2:]
-    steps = max(1, math.ceil(math.log(0.7 * math.sqrt(2 * n), _JORDAN[0])))
+    coefficients = soft_steps(n) * (_JORDAN,)
     if dtype in _HALVES:  # by the steps of all of [A, c I], which need no Gram matrix in full
         ridge = torch.eye(n, dtype=A.dtype, device=A.device).div_(math.sqrt(n))
         both = torch.cat([X, ridge.expand(*X.shape[:-1], n)], -1).mul_(math.sqrt(0.5))
-        last = _iterate(both.to(dtype), steps * (_JORDAN,))
+        last = _iterate(both.to(dtype), coefficients)
         U = value(Product(last.left, last.right[..., :m])).to(A.dtype)
     else:
-        U = value(_iterate(X, steps * (_JORDAN,), ridge=True))
+        X = X.reshape(-1, n, m)
+        K = torch.bmm(X, X.mT).mul_(0.5)
+        K.diagonal(dim1=-2, dim2=-1).add_(0.5 / n)  # (A Aᵀ + I/n) / 2 has a trace of one
+        U = torch.bmm(_by_gram(K, coefficients), X).reshape(*A.shape[:-2], n, m)
     U.mul_(math.sqrt(n) * inverse_norm(U))
     return U.mT if tall else U
 
 
-def _iterate(A: Tensor, coefficients: tuple[Quintic, ...], *, ridge: bool = False) -> Product:
-    """A after one quintic step a X + (b K + c K²) X for each triple, on its short side.
+def soft_steps(n: int) -> int:
+    """How many steps lift a singular value of 1 / √(2n) to where the quintic levels off."""
+    return max(1, math.ceil(math.log(0.7 * math.sqrt(2 * n), _JORDAN[0])))
 
-    With a ridge the steps are those of [A, c I].
-    """
+
+def _iterate(A: Tensor, coefficients: tuple[Quintic, ...]) -> Product:
+    """A after one quintic step a X + (b K + c K²) X for each triple, on its short side."""
     tall = A.shape[-2] > A.shape[-1]
     X = (A.mT if tall else A).reshape(-1, min(A.shape[-2:]), max(A.shape[-2:]))
     # In units of n³, with m = ρ n: 5 (2ρ + 1) products one way, 2ρ + 17 the other, which needs
     # the precision: in bfloat16 the small eigenvalues of K are lost to rounding.
     long = X.shape[-1] > 1.5 * X.shape[-2] and X.dtype not in _HALVES
-    factors = _by_gram(X, coefficients, ridge) if long or ridge else _by_steps(X, coefficients)
+    if long:
+        factors = _by_gram(torch.bmm(X, X.mT), coefficients), X
+    else:
+        factors = _by_steps(X, coefficients)
     P, X = (factor.reshape(*A.shape[:-2], *factor.shape[-2:]) for factor in factors)
     return Product(X.mT, P.mT) if tall else Product(P, X)
 
@@ -166,22 +174,17 @@ def _by_steps(X: Tensor, coefficients: tuple[Quintic, ...]) -> tuple[Tensor, Ten
     return _polynomial(torch.bmm(X, X.mT), coefficients[-1]), X
 
 
-def _by_gram(
-    X: Tensor, coefficients: tuple[Quintic, ...], ridge: bool = False
-) -> tuple[Tensor, Tensor]:
-    """The same, on n×n matrices: a step is X ← P X, so K ← P K P.
+def _by_gram(K: Tensor, coefficients: tuple[Quintic, ...]) -> Tensor:
+    """What the same steps multiply X by, from K = X Xᵀ: a step is X ← P X, so K ← P K P.
 
-    All P are polynomials of the first K and commute; X is touched at the beginning and at the end.
+    All P are polynomials of the first K and commute; X itself is not touched.
     """
-    K = torch.bmm(X, X.mT)
-    if ridge:  # (K + I/n) / 2 has a trace of one, as K had
-        K.mul_(0.5).diagonal(dim1=-2, dim2=-1).add_(0.5 / X.shape[-2])
     P = R = _polynomial(K, coefficients[0])  # R is the product of the P so far
     for quintic in coefficients[1:]:
         K = torch.bmm(torch.bmm(P, K), P)
         P = _polynomial(K, quintic)
         R = torch.bmm(P, R)
-    return R, X
+    return R
 
 
 def _polynomial(K: Tensor, quintic: Quintic) -> Tensor:

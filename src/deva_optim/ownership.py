@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from .bases import sides_with_basis
+from .directions import soft_steps
 from .layout import Part
 from .methods import Method
 from .upkeep import TRACKED
@@ -43,7 +44,7 @@ def _matrix_cost(part: Part, method: Method, group: dict[str, Any]) -> int:
     *_, n, m = part.shape
     cost = 0
     if method.direction == "msign":
-        cost += _msign_cost(min(n, m), max(n, m))
+        cost += _msign_cost(min(n, m), max(n, m), group["msign"])
     if method.basis is not None:
         left, right = sides_with_basis(n, m, sides=group["sides"], max_dim=group["max_dim"])
         turn = n * m * (left * n + right * m)  # into the basis, or out of it
@@ -53,6 +54,9 @@ def _matrix_cost(part: Part, method: Method, group: dict[str, Any]) -> int:
     return cost + 8 * n * m  # what is done entry by entry
 
 
-def _msign_cost(n: int, m: int) -> int:
-    """Five steps of an n×m matrix, n ≤ m: on the matrix itself, or on its Gram matrix."""
-    return 2 * n * n * m + 17 * n**3 if m > 1.5 * n else 5 * (2 * n * n * m + n**3)
+def _msign_cost(n: int, m: int, kind: str) -> int:
+    """The steps of an n×m matrix, n ≤ m: on the matrix itself, or on its Gram matrix."""
+    steps = soft_steps(n) if kind == "soft" else 5
+    if kind == "soft" or m > 1.5 * n:
+        return 2 * n * n * m + (4 * steps - 3) * n**3
+    return steps * (2 * n * n * m + n**3)

@@ -94,7 +94,7 @@ def confirmation(
 
 
 def _cells(one: Standing, muon: Standing) -> tuple[str, ...]:
-    test = against(one, muon) if one.entry.length == muon.entry.length else None
+    test = against(one, muon)
     return (
         one.final.text(".4f"),
         muon.final.text(".4f"),

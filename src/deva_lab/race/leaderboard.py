@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from operator import itemgetter
 
 from ..reproduce.experiment import markdown_table
 from ..wording import NONE, milliseconds, rate
@@ -86,13 +86,13 @@ def goal(rows: Sequence[Standing]) -> str:
         return text + "no entry reached its loss."
     text += f"{first.score:.3f} {_met(first.score <= GOAL)}, "
     text += f"and {first.time:.3f} of the time {_met(first.time <= 1)}.{_below_muon(first, rows)}"
-    others = [row for row in rows[1:] if row.time is not None and _level(first, row)]
-    quickest = min(others, key=lambda row: row.time or math.inf, default=first)
-    if quickest.time is None or quickest.time >= first.time:
+    level = [(row.time, row) for row in rows[1:] if row.time is not None and _level(first, row)]
+    time, quickest = min(level, key=itemgetter(0), default=(first.time, first))
+    if time >= first.time:
         return text
     return (
         f"{text} {quickest.entry.name}, which the paired test cannot tell from {first.entry.name}, "
-        f"takes {quickest.score:.3f} of the tokens and {quickest.time:.3f} of the time."
+        f"takes {quickest.score:.3f} of the tokens and {time:.3f} of the time."
         f"{_below_muon(quickest, rows)}"
     )
 
@@ -100,7 +100,7 @@ def goal(rows: Sequence[Standing]) -> str:
 def _below_muon(row: Standing, rows: Sequence[Standing]) -> str:
     """A sentence, if the two have the same number of steps: by how much one ends below Muon."""
     muon = next((other for other in rows if other.score == 1), row)
-    test = against(row, muon) if row.entry.length == muon.entry.length else None
+    test = against(row, muon)
     if test is None:
         return ""
     return f" Seed by seed it ends {test.gap:.4f} lower than {muon.entry.name} ({tested(test)})."
@@ -108,7 +108,7 @@ def _below_muon(row: Standing, rows: Sequence[Standing]) -> str:
 
 def _level(one: Standing, other: Standing) -> bool:
     """Whether two that have the same number of steps end alike as far as the seeds can tell."""
-    test = against(one, other) if one.entry.length == other.entry.length else None
+    test = against(one, other)
     return test is not None and test.p >= CHANCE
 
 

@@ -120,8 +120,12 @@ def share_of(
 
 
 def against(one: Standing, other: Standing) -> Paired | None:
-    """The paired test of the final losses: by how much the other ends above the one."""
-    return _paired(one.final, other.final)
+    """The paired test of the final losses: by how much the other ends above the one.
+
+    None where their schedules differ in length, as for ends that are not finite.
+    """
+    same = one.entry.length == other.entry.length
+    return _paired(one.final, other.final) if same else None
 
 
 def tokens_against(one: Standing, other: Standing) -> Paired | None:
