@@ -9,6 +9,9 @@ another, and X after each step. Speed, memory and in-place work are of no concer
     L, R      EMAs (beta3) of G G^T and G^T G        r, c     row and column norms, n x 1 and 1 x m
     Q_L, Q_R  orthonormal eigenbases of L and R      o        settings
     t         steps of the parameter                 k        gradients since the first non-zero one
+
+A method whose step has its full length however small its momentum is (Muon, AdaMuon, DeVA-S-inf,
+SPlus) rests at a gradient of zero: its state stays, and only weight decay moves X.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -167,8 +170,9 @@ def refreshed(C: Array, Q: Array) -> Array:
     """Return the basis after one power iteration and QR, its columns in the order of Q's."""
     rayleigh = np.array([q @ C @ q for q in Q.T])
     order = np.argsort(-rayleigh, kind="stable")  # the leading directions come first in QR
+    null = rayleigh <= 4 * EPS64 * np.trace(C)  # of these C would leave nothing but rounding
     Q_new = np.empty_like(Q)
-    Q_new[:, order] = np.linalg.qr(C @ Q[:, order])[0]
+    Q_new[:, order] = np.linalg.qr(np.where(null, Q, C @ Q)[:, order])[0]
     return Q_new
 
 
@@ -289,6 +293,10 @@ def muon(X: Array, grads: Sequence[Array], o: Settings) -> Iterator[Array]:
     beta1 = o.betas[0]
     M = np.zeros_like(X)
     for G in grads:
+        if not G.any():
+            X = decayed(X, G, o)
+            yield X
+            continue
         M = beta1 * M + (1 - beta1) * G
         X = decayed(X, msign(looked_ahead(M, G, o), o.msign), o, spectral_scale(X))
         yield X
@@ -299,6 +307,10 @@ def adamuon(X: Array, grads: Sequence[Array], o: Settings) -> Iterator[Array]:
     beta1, beta2 = o.betas[:2]
     M, V = np.zeros_like(X), np.zeros_like(X)
     for G in grads:
+        if not G.any():
+            X = decayed(X, G, o)
+            yield X
+            continue
         M = beta1 * M + (1 - beta1) * G
         D = looked_ahead(M, G, o)
         O_t = msign(D if o.sign_stabilize is False else np.sign(D), o.msign)
@@ -332,7 +344,8 @@ def deva_sinf(
     M, V, V_r, V_c = (np.zeros_like(A) for A in (X, X, X[:, :1], X[:1, :]))
     basis = Kronecker(X, o)
     for G in grads:
-        if basis.begin(G):
+        if not G.any() or basis.begin(G):
+            X = X if G.any() else decayed(X, G, o)
             yield X
             continue
         t = max(basis.k - o.skip_first, 1)  # as in DeVA-l-infinity
@@ -357,7 +370,8 @@ def whitened(X: Array, grads: Sequence[Array], o: Settings) -> Iterator[Array]:
     beta1, beta2, _ = o.betas
     M, V, basis = np.zeros_like(X), np.zeros_like(X), Kronecker(X, o)
     for G in grads:
-        if basis.begin(G):
+        if not G.any() or basis.begin(G):
+            X = X if G.any() else decayed(X, G, o)
             yield X
             continue
         M = beta1 * M + (1 - beta1) * G
@@ -395,6 +409,10 @@ def splus(X: Array, grads: Sequence[Array], o: Settings) -> Iterator[Array]:
     M, basis = np.zeros_like(X), Kronecker(X, o)
     scaled = replace(o, lr=o.lr * 2 / sum(X.shape))  # the decay is scaled as well
     for G in grads:
+        if not G.any():
+            X = decayed(X, G, scaled)
+            yield X
+            continue
         M = beta1 * M + (1 - beta1) * G
         D = basis.project(looked_ahead(M, G, o))
         U = settled_sign(D) if basis.k and basis.own else np.sign(D)

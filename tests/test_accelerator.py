@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from deva_optim import directions, msign, screen
+from deva_optim import directions, msign, units
 from deva_optim.directions import fast_dtype, polar
-from deva_optim.state import HOST_STATE
+from deva_optim.state import on_host
 from deva_optim.terms import value
 from optimizers import OPTIMIZERS
 
@@ -20,7 +20,7 @@ def on_meta(name: str, monkeypatch) -> tuple[list[nn.Parameter], torch.optim.Opt
 
     A tensor on the meta device has none: whatever asked for one would raise.
     """
-    monkeypatch.setattr(screen, "host_sees", lambda device: False)
+    monkeypatch.setattr(units, "host_sees", lambda device: False)
     params = [nn.Parameter(torch.randn(shape)) for shape in SHAPES]
     first = build(name, params)
     for p in params:
@@ -30,7 +30,7 @@ def on_meta(name: str, monkeypatch) -> tuple[list[nn.Parameter], torch.optim.Opt
     second = build(name, twins)
     for p, q in zip(params, twins, strict=True):
         state = first.state[p].items()
-        second.state[q] = {k: x if k in HOST_STATE else x.to("meta") for k, x in state}
+        second.state[q] = {k: x if on_host(k) else x.to("meta") for k, x in state}
     return twins, second
 
 

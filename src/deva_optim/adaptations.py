@@ -30,6 +30,7 @@ class Evidence(NamedTuple):
     moments: tuple[Tensor, ...]  # the running averages of what is measured
     w: Number  # shaped to multiply the moments
     eps: float
+    unit: Number = 1.0  # what the gradient, M and the square root of V are measured in
     mean: Tensor | None = None  # of V over the whole parameter, if V is a part of it
 
 
@@ -132,8 +133,10 @@ def _one(s: Number, w: Number) -> Number:
 def _adam(x: Evidence) -> Quotient:
     (V,) = x.moments
     assert x.signal is not None
-    noise = V.sqrt().add_(x.eps * x.w**0.5)  # v̂ = v / w, and √w goes into κ
-    return Quotient(x.signal, noise if x.eps else _positive(noise))  # |m| / (√v + ε √w)
+    noise = V.sqrt().add_(x.eps * x.w**0.5 / x.unit)  # v̂ = v / w, and √w goes into κ
+    if not x.eps or isinstance(x.unit, Tensor):  # then ε may be nothing beside what has underflown
+        noise = _beyond_underflow(noise)
+    return Quotient(x.signal, noise)  # |m| / (√v + ε √w)
 
 
 def _linf(x: Evidence) -> Quotient:
@@ -165,7 +168,7 @@ def _factored(x: Evidence) -> Tensor:
 
 def _direction(x: Evidence) -> Tensor:
     (V,) = x.moments
-    return _positive(V.sqrt().add_(x.eps)).reciprocal_()  # 1 / (√v + ε)
+    return _beyond_underflow(V.sqrt().add_(x.eps)).reciprocal_()  # 1 / (√v + ε)
 
 
 def _noise(x: Evidence) -> Tensor:
@@ -183,6 +186,11 @@ def _lifted(noise: Tensor) -> Tensor:
 def _positive(V: Tensor) -> Tensor:
     """V with its zeros lifted, so that 0/0 becomes 0 and not NaN."""
     return V.clamp_min(torch.finfo(V.dtype).tiny)
+
+
+def _beyond_underflow(noise: Tensor) -> Tensor:
+    """The noise, and infinity where its square is too small for a float: what it divides is zero."""
+    return noise.masked_fill(noise < 8 * torch.finfo(noise.dtype).tiny ** 0.5, torch.inf)
 
 
 def _full(shape: Shape) -> dict[str, Shape]:

@@ -18,10 +18,12 @@ from torch import Tensor
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]  # torch does not list it
 
 from .householder import orthonormalise_
-from .terms import Product, mirror_, product
+from .terms import Number, Product, mirror_, product
+from .units import scalar_dtype
 
 Side = Tensor | None
 SIDES: Final = ("left", "right")
+BASES: Final = ("basis_left", "basis_right")
 
 _STRIP: Final = 512  # rows or columns of a basis that are moved at a time, to save memory
 
@@ -46,20 +48,56 @@ def restore(X: Tensor, Q_L: Side, Q_R: Side) -> Tensor | Product:
     return Product(X if Q_L is None else product(Q_L, X), Q_R.mT)
 
 
+def first_bases(G: Tensor, *, left: bool, right: bool) -> tuple[Side, Side]:
+    """Orthonormal eigenvectors of G Gᵀ and of Gᵀ G for one matrix, on the sides that are wanted.
+
+    Only the short side is decomposed. The long one gets the singular vectors that belong to it, and
+    for the null space, of which a decomposition would return whatever rounding makes of it, fixed
+    vectors made orthogonal to these: a continuous function of G, the same to rounding everywhere.
+    """
+    n, m = G.shape
+    X = (G if n <= m else G.mT).to(scalar_dtype(G.device))
+    K = X @ X.mT
+    try:
+        eigenvalues, Q = torch.linalg.eigh(K)
+    except LinAlgError:
+        return None, None
+    # Below this an eigenvalue is rounding: of K, or of the gradient from which it was computed.
+    wide, own = torch.finfo(X.dtype).eps, torch.finfo(G.dtype).eps
+    noise = K.trace() * (16 * wide + 64 * max(n, m) * own**2)
+    known = eigenvalues > noise
+    Q, sizes = Q[:, known], eigenvalues[known].sqrt()
+    want_short, want_long = (left, right) if n <= m else (right, left)
+    short = _completed(Q).to(G.dtype) if want_short else None
+    long = _completed(X.mT @ (Q / sizes)).to(G.dtype) if want_long else None
+    return (short, long) if n <= m else (long, short)
+
+
 def eigenbasis_(L: Tensor, Q: Tensor) -> None:
-    """Q ← the eigenvectors of L, unless they cannot be computed."""
-    Q.copy_(_solve(lambda A: torch.linalg.eigh(A).eigenvectors, L, keep=Q))
+    """Q ← the eigenvectors of L, unless they cannot be computed; of its null space fixed ones."""
+
+    def decompose(A: Tensor) -> Tensor:
+        found: tuple[Tensor, Tensor] = torch.linalg.eigh(A)
+        null = found[0] <= _noise(A)
+        if A.device.type == "cpu" and not null.any():  # an accelerator would have to wait
+            return found[1]
+        return _with_fixed(found[1], null)
+
+    Q.copy_(_solve(decompose, L, keep=Q))
 
 
 def refresh_(L: Tensor, Q: Tensor) -> None:
     """Q ← the Q of a QR of L Q, a power iteration, its columns in the order they had.
 
     QR favours the columns that come first, so they are sorted by Rayleigh quotient for it and put
-    back afterwards: whatever was measured along column i of Q still belongs to column i.
+    back afterwards: whatever was measured along column i of Q still belongs to column i. Of a
+    column in the null space L leaves nothing but rounding: it is taken as it is.
     """
     mirror_(L)
-    rayleigh = torch.cat([_multiply_(L, columns) for columns in torch.split(Q, _STRIP, -1)], -1)
-    order = rayleigh.argsort(-1, descending=True)
+    noise = _noise(L)
+    strips = torch.split(Q, _STRIP, -1)
+    rayleigh = torch.cat([_multiply_(L, columns, noise) for columns in strips], -1)
+    order = rayleigh.argsort(dim=-1, descending=True, stable=True)
     _reorder_(Q, order)
     try:
         orthonormalise_(Q)
@@ -71,8 +109,9 @@ def refresh_(L: Tensor, Q: Tensor) -> None:
         eigenbasis_(L, Q)
 
 
-def inverse_root_(L: Tensor, P: Tensor, *, root: int, eps: float) -> None:
-    """P ← (L + εI)^(−1/root), unless it cannot be computed."""
+def inverse_root_(L: Tensor, P: Tensor, *, root: int, eps: Number) -> None:
+    """P ← (L + εI)^(−1/root), unless it cannot be computed; ε a number for each matrix."""
+    eps = eps.squeeze(-1) if isinstance(eps, Tensor) else eps
 
     def inverse_power(A: Tensor) -> Tensor:
         eigenvalues, Q = torch.linalg.eigh(A)
@@ -86,12 +125,48 @@ def inverse_root_(L: Tensor, P: Tensor, *, root: int, eps: float) -> None:
     P.copy_(_solve(inverse_power, L, keep=P))
 
 
-def _multiply_(L: Tensor, X: Tensor) -> Tensor:
-    """X ← L X for some columns; returns xᵀ L x for each."""
+def _multiply_(L: Tensor, X: Tensor, noise: Tensor) -> Tensor:
+    """X ← L X for some columns, but for those with xᵀ L x ≤ noise; returns xᵀ L x for each."""
     Y = product(L, X)
-    rayleigh = X.mul_(Y).sum(-2)
-    X.copy_(Y)
+    rayleigh = (X * Y).sum(-2)
+    X.copy_(torch.where((rayleigh <= noise).unsqueeze(-2), X, Y))
     return rayleigh
+
+
+def _noise(L: Tensor) -> Tensor:
+    """What rounding can make of an eigenvalue or a Rayleigh quotient of L that is zero; …×1."""
+    trace = L.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True)
+    return 4 * torch.finfo(L.dtype).eps * trace
+
+
+def _completed(Q: Tensor) -> Tensor:
+    """Orthonormal columns n×k, and fixed vectors made orthogonal to them and to each other; n×n.
+
+    The columns come last, in their order, as eigenvectors do that belong to large eigenvalues.
+    """
+    n, k = Q.shape
+    if k == n:
+        return Q
+    A = fixed_vectors(n, Q)
+    A[:, :k] = Q.flip(-1)  # QR favours what comes first
+    orthonormalise_(A)
+    return A.flip(-1)
+
+
+def _with_fixed(Q: Tensor, null: Tensor) -> Tensor:
+    """Orthonormal columns, those in the null space, which come first, replaced by fixed ones."""
+    wide = Q.to(scalar_dtype(Q.device))
+    A = torch.where(null.unsqueeze(-2), fixed_vectors(Q.shape[-1], wide).flip(-1), wide)
+    A = A.flip(-1).contiguous()
+    orthonormalise_(A)
+    return A.flip(-1).to(Q.dtype)
+
+
+def fixed_vectors(n: int, like: Tensor) -> Tensor:
+    """n vectors in general position, the same on every machine, one a column."""
+    generator = torch.Generator().manual_seed(0)
+    A = torch.rand(n, n, generator=generator, dtype=torch.float64).sub_(0.5)
+    return A.to(like)
 
 
 def _reorder_(Q: Tensor, order: Tensor) -> None:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from .terms import Product, Term, compact, value
+from .units import in_units, matrix_norms
 
 MsignKind = Literal["newton-schulz", "polar-express", "svd", "soft"]
 MSIGN_KINDS: Final = get_args(MsignKind)
@@ -79,7 +80,7 @@ def msign(X: Tensor, kind: MsignKind = "newton-schulz") -> Tensor:
             "use torch.sign for a vector"
         )
     A = X.float() if X.dtype in _HALVES else X
-    return value(polar(A, kind)).to(X.dtype)
+    return value(polar(in_units(A), kind)).to(X.dtype)
 
 
 def polar(
@@ -119,8 +120,12 @@ def _has_bfloat16() -> bool:
 
 
 def _normalized(A: Tensor, safety: float, *, scratch: bool) -> Tensor:
-    """A with a Frobenius norm of 1 / safety, so that no singular value is above that."""
-    norm = (safety * frobenius(A)).clamp_min(torch.finfo(A.dtype).tiny)
+    """A with a Frobenius norm of 1 / safety, so that no singular value is above that.
+
+    A matrix whose norm is below the smallest normal number is rounding, and becomes zero.
+    """
+    norm = safety * frobenius(A)
+    norm = norm.masked_fill(norm < torch.finfo(A.dtype).tiny, torch.inf)
     return torch.div(A, norm, out=A if scratch else None)
 
 
@@ -229,9 +234,9 @@ def unit_scale(U: Term) -> float:
 def inverse_norm(X: Tensor) -> Tensor:
     """1 / ‖X‖ for each matrix, and 0 for a zero matrix; …×1×1."""
     norm = frobenius(X)
-    return torch.where(norm > 0, 1 / norm, 0)
+    return torch.where(norm >= torch.finfo(norm.dtype).tiny, 1 / norm, 0)
 
 
 def frobenius(X: Tensor) -> Tensor:
-    """The Frobenius norm of each matrix; …×1×1, or 0-D."""
-    return compact(torch.linalg.vector_norm(X, dim=(-2, -1), keepdim=True))
+    """The Frobenius norm of each matrix, which neither underflows nor overflows; …×1×1, or 0-D."""
+    return compact(matrix_norms(X, keepdim=True).to(X.dtype))

@@ -22,13 +22,14 @@ from .layout import whole
 from .members import Member
 from .roster import Roster, local
 from .rounds import Job, overlapped, rounds
-from .screen import screen_known, squared_norms
+from .screen import screen_known
 from .sharded_state import block, spread_state, take_
 from .skips import SkipLog
 from .spread import Crew
-from .stack import Entry, Stack, compute_dtype, scalar_dtype, stacks
+from .stack import Entry, Stack, decay_, stacks
 from .state import initial_state
 from .telemetry import Rows, looks_at_gradient, rows
+from .units import compute_dtype, fit_, norms, scalar_dtype
 from .validation import check_gradient
 
 Grads = Mapping[Tensor, Tensor | None]  # of each parameter the block of this rank
@@ -58,31 +59,33 @@ class Fleet(Roster):
     ) -> Iterator[Stack]:
         """The stacks that this rank advances; the weights it owns are sent to the others."""
         grads = {m.param: _local_grad(m) for m in members}
-        present, squares = self._agree(members, grads)
+        present, sizes = self._agree(members, grads)
         self.assign(present)
         phase = phases() if any(not state[m.param] for m in present) else {}
         jobs = [
             self._job(m, grads[m.param], state[m.param], phase.get(m.param, 0)) for m in present
         ]
-        kept = {id(e) for e in screen_known([job.entry for job in jobs], squares, log)}
+        kept = {id(e) for e in screen_known([job.entry for job in jobs], sizes, log)}
         jobs = [job for job in jobs if id(job.entry) in kept]
+        for job in jobs:
+            if job.entry.rests:
+                decay_(job.entry)
+        jobs = [job for job in jobs if not job.entry.rests]
         vectors = self._vectors([job for job in jobs if not job.member.is_matrix])
         matrices = rounds(self, [job for job in jobs if job.member.is_matrix], self._wire_dtype)
         yield from overlapped(matrices, meanwhile=vectors)
 
     def squared_norms(self, members: list[Member]) -> dict[Tensor, float]:
         """The squared norm of every gradient that any rank has."""
-        present, squares = self._agree(members, {m.param: _local_grad(m) for m in members})
-        copies = [self._spreads[m.param].copies for m in present]
-        pairs = zip(present, squares.tolist(), copies, strict=True)
-        return {m.param: square / count for m, square, count in pairs}
+        present, sizes = self._agree(members, {m.param: _local_grad(m) for m in members})
+        return {m.param: size**2 for m, size in zip(present, sizes.tolist(), strict=True)}
 
     def telemetry(self, members: list[Member], state: State) -> Rows:
         """What can be said of every matrix that has taken a step, told by the owners to all."""
         stepped = [m for m in members if m.is_matrix and state.get(m.param)]
         grads = {m.param: _local_grad(m) for m in stepped}
-        present, squares = self._agree(stepped, grads)
-        there = {m.param for m, x in zip(present, squares.tolist(), strict=True) if isfinite(x)}
+        present, sizes = self._agree(stepped, grads)
+        there = {m.param for m, x in zip(present, sizes.tolist(), strict=True) if isfinite(x)}
         jobs = [self._job(m, grads[m.param], state[m.param], 0) for m in stepped]
         seen = [j for j in jobs if j.member.param in there or not looks_at_gradient(j.entry)]
         found: Rows = {}
@@ -107,7 +110,7 @@ class Fleet(Roster):
         return block(self, m, x)
 
     def _agree(self, members: list[Member], grads: Grads) -> tuple[list[Member], Tensor]:
-        """The members that have a gradient on any rank, and the squared norms, on the host."""
+        """The members that have a gradient on any rank, and their norms, on the host."""
         count, squares = {}, {}
         for crew in self.crews:
             mine = [m for m in members if self._spreads[m.param].crew is crew]
@@ -116,8 +119,8 @@ class Fleet(Roster):
         present = [m for m in members if count[m.param]]
         for m in present:
             self._check_count(m, round(count[m.param]))
-        norms = [squares[m.param] for m in present]
-        return present, torch.tensor(norms, dtype=torch.float64)
+        sizes = [(squares[m.param] / self._spreads[m.param].copies) ** 0.5 for m in present]
+        return present, torch.tensor(sizes, dtype=torch.float64)
 
     def _check_count(self, m: Member, count: int) -> None:
         """A block without gradient counts as zero; but copies of a weight must stay the same."""
@@ -156,6 +159,8 @@ class Fleet(Roster):
     def _vectors(self, jobs: list[Job]) -> Iterator[Stack]:
         """The elementwise ones; an ε relative to a mean is told the mean over ranks."""
         apart = [j for j in jobs if j.entry.method.adaptation is LINF and j.spread.cut]
+        for job in jobs:
+            fit_(job.entry)
         means = self._means(apart)
         told = {id(j.entry) for j in apart}
         yield from stacks(j.entry for j in jobs if id(j.entry) not in told)
@@ -200,7 +205,6 @@ def _sums(crew: Crew, members: list[Member], grads: Grads) -> list[tuple[float, 
         return []
     device = local(members[0].param).device
     table = torch.zeros(len(members), 2, dtype=scalar_dtype(device), device=device)
-    wide = torch.tensor([compute_dtype(m.param) == torch.float64 for m in members])
     for dtype in (torch.float32, torch.float64):
         found = {
             i: grad
@@ -208,12 +212,10 @@ def _sums(crew: Crew, members: list[Member], grads: Grads) -> list[tuple[float, 
             if compute_dtype(m.param) == dtype and (grad := grads[m.param]) is not None
         }
         if found:
-            squares = squared_norms(list(found.values()), dtype)
+            squares = norms(list(found.values()), dtype).square()
             table[list(found)] = torch.stack([torch.ones_like(squares), squares], 1).to(table.dtype)
     crew.sum_(table)
     counts, squares = table.cpu().unbind(1)
-    # What overflows in the precision of the computation is not finite.
-    squares = torch.where(wide, squares, squares.float())
     return list(zip(counts.tolist(), squares.tolist(), strict=True))
 
 

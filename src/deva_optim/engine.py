@@ -14,12 +14,13 @@ from . import upkeep
 from .defaults import DEFAULTS
 from .members import Member, members
 from .schedule import first_phases
-from .screen import screen, squared_norms
+from .screen import screen
 from .sharing import Ranks, Sharing
 from .skips import SkipLog
-from .stack import Entry, Stack, apply_, compute_dtype, stacks
+from .stack import Entry, Stack, apply_, decay_, stacks
 from .state import check_loaded, initial_state, named_dtypes, unwrap_, wrapped
 from .telemetry import Telemetry, numbered, rows, stepped
+from .units import compute_dtype, norms
 from .validation import as_list, check_gradient, check_group, check_parameter
 
 
@@ -40,6 +41,9 @@ class Engine(Optimizer):
                               once a first basis is chosen, and is −1 less the phase before that
         waiting               matrices of the parameter that have no basis yet
         idle                  steps of the parameter that did not count for one of its matrices
+        exponent              e of the units 2^e that a matrix is measured in: 0 for gradients of
+                              ordinary size, −∞ before the first one. exp_avg and exp_avg_rows,
+                              _cols are over 2^e, exp_avg_sq and the covariances over 4^e
 
     A weight that is split into parts of unequal size numbers what belongs to a part: basis_left.0.
     """
@@ -135,7 +139,11 @@ class Engine(Optimizer):
                 loss = closure()
         if not self.state:  # until now others may have been put in the place of parameters
             self._sharing.add([p for group in self.param_groups for p in group["params"]])
-        for stack in stacks(screen(list(self._entries()), self._skips)):
+        entries = screen(list(self._entries()), self._skips)
+        for e in entries:
+            if e.rests:
+                decay_(e)
+        for stack in stacks(e for e in entries if not e.rests):
             _advance_(stack)
         for stack in self._sharing.stacks(self.param_groups, self.state, self._skips):
             _advance_(stack)
@@ -149,7 +157,7 @@ class Engine(Optimizer):
             kinds[m.param.device, compute_dtype(m.param)].append(m.param)
         found: dict[Tensor, float] = {}
         for (_, dtype), params in kinds.items():
-            squares = squared_norms([p.grad for p in params], dtype)
+            squares = norms([p.grad for p in params], dtype).square()
             found.update(zip(params, squares.tolist(), strict=True))
         return found | self._sharing.squared_norms(self.param_groups)
 
@@ -234,7 +242,7 @@ def _advance_(stack: Stack) -> None:
     """One step of a stack: bases, weights, bases."""
     method, basis = stack.method, stack.method.basis
     if basis is not None:
-        if stack.awaits_basis:
+        if stack.awaits_basis or stack.nonzero is not None:
             upkeep.begin_(stack)
         basis.before(stack)
     apply_(stack, *method.update(stack))

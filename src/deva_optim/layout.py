@@ -10,13 +10,16 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 from itertools import groupby
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 Layout = Literal["auto", "stack", "conv"]
 Split = int | tuple[int, ...] | None
+
+PARAMETER_SHAPED: Final = ("exp_avg", "exp_avg_sq", "iterate_avg")
+"""The state that is laid out as its parameter is, all parts of it in one tensor."""
 
 
 class Part(NamedTuple):

@@ -58,6 +58,8 @@ class Method(NamedTuple):
         rate: What multiplies the learning rate, decay included, from the shape; SPlus has one.
         after: What follows the update of the weights; SPlus averages its iterates.
         beta3: Decay of the covariances unless betas has three values; None takes betas[1].
+        rests: Whether a step has its full length however small the momentum is: then a matrix whose
+            gradient is exactly zero is left as it is, but for weight decay.
         rotated: Whether M is kept in the coordinates of the basis, for those that need G there in
             any case: that spares them the projection of M. Such an M keeps full precision whatever
             `state_dtype` says. It is divided by a variance that its rounding is no part of: along
@@ -76,6 +78,7 @@ class Method(NamedTuple):
     rate: Callable[[tuple[int, ...]], float] = unit_rate
     after: Callable[[Stack], None] | None = None
     beta3: float | None = 0.95
+    rests: bool = False
     rotated: bool = False
 
     @property
@@ -103,22 +106,25 @@ _ROWS: Final = (
     Method("lion",                    None,    "sign",  None,         unit_scale,     None, _LION,
            momentum=lion_),
     Method("deva-linf",               None,    "sign",  LINF,         unit_scale,     None, _DEVA),
-    Method("muon",                    None,    "msign", None,         spectral_scale, "adamw", _MUON),
-    Method("adamuon",                 None,    "msign", DIRECTION,    rms_scale,      "adamw", _ADAMUON),
+    Method("muon",                    None,    "msign", None,         spectral_scale, "adamw", _MUON, rests=True),
+    Method("adamuon",                 None,    "msign", DIRECTION,    rms_scale,      "adamw", _ADAMUON, rests=True),
     Method("soap",                    TRACKED, "sign",  ADAM,         unit_scale,     "adamw", _SOAP,
            momentum=plain_ema_, rotated=True),
-    Method("deva-sinf",               TRACKED, "msign", SPECTRAL,     spectral_scale, "deva-linf", _DEVA),
-    Method("deva-sinf-factored",      TRACKED, "msign", FACTORED,     spectral_scale, "deva-linf", _DEVA),
-    Method("deva-sinf-instantaneous", TRACKED, "msign", INSTANTANEOUS, spectral_scale, "deva-linf", _DEVA),
+    Method("deva-sinf",               TRACKED, "msign", SPECTRAL,     spectral_scale, "deva-linf", _DEVA,
+           rests=True),
+    Method("deva-sinf-factored",      TRACKED, "msign", FACTORED,     spectral_scale, "deva-linf", _DEVA,
+           rests=True),
+    Method("deva-sinf-instantaneous", TRACKED, "msign", INSTANTANEOUS, spectral_scale, "deva-linf", _DEVA,
+           rests=True),
     Method("deva-sinf-whitened",      TRACKED, "msign", WHITENING,    spectral_scale, "deva-linf", _DEVA,
-           update=adapted_first_, rotated=True),
+           update=adapted_first_, rests=True, rotated=True),
     # Not of the common form: Shampoo multiplies by roots, SPlus averages its iterates.
     Method("shampoo",            INVERSE_ROOT, "sign",  ADAM,         unit_scale,     "adamw", _SHAMPOO,
            update=shampoo_),
     Method("shampoo-ungrafted",  INVERSE_ROOT, "sign",  None,         unit_scale,     "adamw", _SHAMPOO,
            update=shampoo_),
     Method("splus",              DECOMPOSED,   "sign",  None,         unit_scale,     "splus-vector", _SPLUS,
-           rate=mean_side_rate, after=average_iterates_, beta3=None),
+           rate=mean_side_rate, after=average_iterates_, beta3=None, rests=True),
     Method("splus-vector",       None,         "sign",  None,         unit_scale,     None, _SPLUS,
            rate=vector_rate, after=average_iterates_),
 )

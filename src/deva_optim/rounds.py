@@ -18,6 +18,7 @@ from .members import Member
 from .roster import Roster
 from .spread import Crew, Spread
 from .stack import Entry, Stack, stacks
+from .units import fit_
 
 
 @dataclass(slots=True)
@@ -79,6 +80,8 @@ class Round:
     def stacks(self) -> Iterator[Stack]:
         """The stacks of this rank's own matrices, when they are here."""
         entries = self.receive()
+        for e in entries:
+            fit_(e)
         for job in self._own:
             if self._changes_travel(job):
                 e = job.entry

@@ -14,17 +14,17 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
+from .layout import PARAMETER_SHAPED
 from .mail import BUCKET, Mail, Parcel, collect, deliver
 from .members import Member
 from .roster import Roster, local
 from .spread import Crew
-from .stack import PARAMETER_SHAPED
-from .state import HOST_STATE, Shield
+from .state import Shield, on_host
 
 State = Mapping[Tensor, dict[str, Any]]
 
 ALIKE: Final = ("step", "clock")  # the same on all ranks
-SMALL: Final = ("waiting", "idle")  # known to the owner alone, but not worth cutting
+SMALL: Final = ("waiting", "idle", "exponent")  # known to the owner alone, but not worth cutting
 _CPU: Final = torch.device("cpu")
 
 
@@ -66,7 +66,7 @@ def take_(roster: Roster, members: list[Member], state: State) -> None:
             if not m.is_matrix:
                 values[key] = _own_block(roster, m, key, x)
             elif key.split(".")[0] in (*ALIKE, *SMALL):
-                values[key] = _copy(x, _CPU if key in HOST_STATE else _device(m))
+                values[key] = _copy(x, _CPU if on_host(key) else _device(m))
             elif isinstance(x, DTensor) and x.device_mesh == roster.spread(m.param).crew.mesh:
                 parcel = _incoming(roster, m, x)
                 parcels.append(parcel)
@@ -135,6 +135,8 @@ def _own_block(roster: Roster, m: Member, key: str, x: Tensor) -> Tensor:
         if isinstance(param, DTensor) and x.device_mesh == param.device_mesh:
             return _copy(x.redistribute(x.device_mesh, param.placements).to_local(), _device(m))
         x = x.full_tensor()
+    if on_host(key):
+        return _copy(x, _CPU)
     return _copy(x[spread.mine] if key in PARAMETER_SHAPED else x, _device(m))
 
 

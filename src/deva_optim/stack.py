@@ -15,10 +15,11 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from .bases import project
-from .layout import Part
+from .bases import BASES, project
+from .layout import PARAMETER_SHAPED, Part
 from .methods import Method, method_of
-from .terms import Number, Term, add_, scaled, value
+from .terms import Number, Term, add_, both, scaled, value
+from .units import UNSET, compute_dtype, exponents, is_scaled, scalar_dtype, suffixes
 
 # Copying a small tensor into a stack costs less than launching its kernels one by one; a large one
 # is better updated where it is. Matrix products gain from a batch up to larger sizes, on the CPU as
@@ -26,9 +27,6 @@ from .terms import Number, Term, add_, scaled, value
 ELEMENTWISE_LIMIT: Final = 2**16
 MATRIX_LIMIT: Final = 2**17
 ACCELERATOR_LIMIT: Final = 2**22
-
-BASES: Final = ("basis_left", "basis_right")
-PARAMETER_SHAPED: Final = ("exp_avg", "exp_avg_sq", "iterate_avg")
 
 
 @dataclass(slots=True)
@@ -43,9 +41,22 @@ class Entry:
     parts: tuple[Part, ...]
     name: str
     finite: Tensor | None = None  # 0-D, bool; None if the host knows that the gradient is
+    size: Tensor | float = 0.0  # the norm of its gradient; a tensor if the host does not know it
+    rests: bool = False  # whether its gradient is zero and only weight decay moves it
     counted: Tensor | bool = True  # whether its count of steps was advanced
     clock: int = -1  # steps since its first basis was chosen, this one and its phase included
     waiting: int = 0  # how many of its matrices have no basis yet
+    nonzero: list[Tensor | None] | None = None  # of each part, which matrices have a gradient
+    begun: list[Tensor] | None = None  # of each part, which matrices had one before
+    scaled: bool | None = None  # whether its units are other than 1; None: not looked at yet
+    renews: bool = False  # whether what is made of its covariances must be made anew
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether any of its matrices is measured in another unit than 1."""
+        if self.scaled is None:
+            self.scaled = any(is_scaled(x) for x in exponents(self))
+        return self.scaled
 
 
 class Cohort:
@@ -103,15 +114,20 @@ class Stack:
 
     Attributes:
         G: The gradients, in the precision of the computation, zero where not finite; B×…×n×m.
+        unit: 2^e of each matrix, shaped to multiply the stack; 1 if that is all of them.
         finite: Whose gradient is finite, B, bool; None if all are known to be.
+        nonzero: Which matrices have a gradient that is not zero, bool; None if all have.
+        taken: Whose gradient is taken in, bool; None if all are. A matrix that rests takes none.
         gate: Whose step counts, bool; None if all are known to.
+        decays: Whose weights decay, bool; None if all do.
         fresh: Whose basis starts with this gradient, bool; None if all have one.
         mean: V̄ of the whole parameters, where the stack holds shards of them; None elsewhere.
     """
 
-    def __init__(self, cohort: Cohort, members: slice, part: Part) -> None:
+    def __init__(self, cohort: Cohort, members: slice, index: int) -> None:
         self.entries = cohort.entries[members]
-        self.part = part
+        self.index = index
+        self.part = self.entries[0].parts[index]
         self.group = self.entries[0].group
         self.method = self.entries[0].method
         self.dtype = compute_dtype(self.entries[0].param)
@@ -119,9 +135,12 @@ class Stack:
         self._members = members
         self._held: dict[str, Tensor] = {}
         self.finite = None if cohort.finite is None else cohort.finite[members]
-        self.gate = self.finite
+        self.nonzero = self._masks()
+        self.taken = both(self.finite, self.nonzero) if self.method.rests else self.finite
+        self.gate, self.decays = self.taken, self.finite
         self.fresh: Tensor | None = None
         self.mean: Tensor | None = None
+        self.unit: Number = 1.0
         self.G = self._gradients()
 
     @property
@@ -199,6 +218,11 @@ class Stack:
         _scatter(X, [tensors[i] for i in members])
         self._held.pop(key, None)
 
+    def forget(self, *keys: str) -> None:
+        """Read these anew when they are asked for: the parameters' own have changed."""
+        for key in keys:
+            self._held.pop(key, None)
+
     def tensors(self, key: str) -> list[Tensor]:
         """The state of this name, parameter by parameter."""
         tensors = [e.state[self._key(key)] for e in self.entries]
@@ -214,10 +238,22 @@ class Stack:
     def _gradients(self) -> Tensor:
         G = _gather([self.part.fold(e.grad) for e in self.entries], self.dtype)
         G = -G if self.group["maximize"] else G
-        if self.finite is None:
-            return G
-        # A weight of zero would not silence NaN.
-        return torch.where(self.finite.view(-1, *(1,) * (G.ndim - 1)), G, 0)
+        if self.finite is not None:  # a weight of zero would not silence NaN
+            G = torch.where(self.finite.view(-1, *(1,) * (G.ndim - 1)), G, 0)
+        if any(e.is_scaled for e in self.entries):
+            found = torch.stack([exponents(e)[self.index] for e in self.entries])
+            unit = torch.exp2(torch.where(found == UNSET, 0, found).to(G))
+            self.unit = unit.view(*unit.shape, *(1,) * (G.ndim - unit.ndim))
+            G = G / self.unit
+        return G
+
+    def _masks(self) -> Tensor | None:
+        """Which matrices have a gradient that is not zero; None if all are known to."""
+        found = [None if e.nonzero is None else e.nonzero[self.index] for e in self.entries]
+        known = next((x for x in found if x is not None), None)
+        if known is None:
+            return None
+        return torch.stack([torch.ones_like(known) if x is None else x for x in found])
 
 
 def apply_(stack: Stack, U: Term, kappa: Number) -> None:
@@ -227,9 +263,10 @@ def apply_(stack: Stack, U: Term, kappa: Number) -> None:
     rate = lr * stack.method.rate(stack.part.shape)
     factor = rate * stack.method.scale(U) * kappa
     shrink: Number = rate * decay
+    if stack.decays is not None:
+        shrink = stack.broadcast(stack.decays).to(stack.dtype) * shrink
     if stack.gate is not None:
-        gate = stack.broadcast(stack.gate)
-        U, factor, shrink = scaled(U, factor, where=gate), 1.0, gate.to(stack.dtype) * shrink
+        U, factor = scaled(U, factor, where=stack.broadcast(stack.gate)), 1.0
     elif isinstance(factor, Tensor):
         U, factor = scaled(U, factor), 1.0
     U = U if len(stack.entries) == 1 else value(U)
@@ -240,7 +277,21 @@ def apply_(stack: Stack, U: Term, kappa: Number) -> None:
         lost = shrink[i : i + 1] if isinstance(shrink, Tensor) and shrink.ndim else shrink
         add_(wide.unsqueeze(0), mine, keep=1 - lost, weight=-factor)
         if wide.data_ptr() != X.data_ptr():  # a copy: in half precision, or not laid out for it
-            X.copy_(stack.part.unfold(wide, entry.param))
+            X.copy_(_within(X.dtype, stack.part.unfold(wide, entry.param)))
+
+
+def decay_(e: Entry) -> None:
+    """X ← (1 − ηλ) X: all that happens to a parameter that rests."""
+    lr, dtype = e.group["lr"], compute_dtype(e.param)
+    lr = lr.reshape(()).to(dtype) if isinstance(lr, Tensor) else lr
+    for part in e.parts:
+        X = part.slice(e.param)
+        X.copy_(X.to(dtype) * (1 - lr * e.method.rate(part.shape) * e.group["weight_decay"]))
+
+
+def _within(dtype: torch.dtype, X: Tensor) -> Tensor:
+    """X, held to the largest number of float16 if that is what it is stored in."""
+    return X.clamp(-(most := torch.finfo(dtype).max), most) if dtype == torch.float16 else X
 
 
 def stacks(entries: Iterable[Entry]) -> Iterator[Stack]:
@@ -252,24 +303,16 @@ def stacks(entries: Iterable[Entry]) -> Iterator[Stack]:
             kinds.setdefault((*kind, e.waiting > 0, i, e.parts), []).append(e)
     for (*_, i, parts), members in kinds.items():
         size = _most(members[0])
-        suffix = f".{i}" if len(parts) > 1 else ""
+        suffix = suffixes(parts)[i]
         together = Cohort(members, suffix)
+        # A stack of matrices that begin or rest changes what its members count.
+        apart = members[0].waiting > 0 or any(e.nonzero is not None for e in members)
         for start in range(0, len(members), size):
             some = slice(start, start + size)
-            if members[0].waiting:  # a stack that begins changes what its members count
-                yield Stack(Cohort(members[some], suffix), slice(None), parts[i])
+            if apart:
+                yield Stack(Cohort(members[some], suffix), slice(None), i)
             else:
-                yield Stack(together, some, parts[i])
-
-
-def compute_dtype(X: Tensor) -> torch.dtype:
-    """The precision of the computation: float64 for float64, float32 for everything else."""
-    return torch.float64 if X.dtype == torch.float64 else torch.float32
-
-
-def scalar_dtype(device: torch.device) -> torch.dtype:
-    """The precision of bias corrections: float64 wherever the device has it."""
-    return torch.float32 if device.type == "mps" else torch.float64
+                yield Stack(together, some, i)
 
 
 def _most(entry: Entry) -> int:

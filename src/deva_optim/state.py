@@ -10,13 +10,13 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer, StateDict
 
 from .bases import SIDES, sides_with_basis
-from .layout import Part
+from .layout import PARAMETER_SHAPED, Part
 from .members import Member
 from .methods import Method
-from .stack import PARAMETER_SHAPED, compute_dtype
+from .units import UNSET, compute_dtype, suffixes
 from .validation import DTYPES
 
-HOST_STATE: Final = ("clock", "waiting")  # steers the host, and so lives in its memory
+_HOST_STATE: Final = ("clock", "waiting", "exponent")  # steers the host, and so lives in its memory
 _DTYPES: Final = {str(dtype): dtype for dtype in DTYPES}
 
 
@@ -31,8 +31,9 @@ def initial_state(
     if method.after is not None:
         state["iterate_avg"] = wide.new_zeros(param.shape)
     waiting = 0
-    for i, part in enumerate(parts):
-        suffix = f".{i}" if len(parts) > 1 else ""
+    for suffix, part in zip(suffixes(parts), parts, strict=True):
+        matrices = part.shape[:-2] if method.vector is not None else ()
+        state["exponent" + suffix] = torch.full(matrices, UNSET)
         for key, shape in _moments(method, part).items():
             if key in PARAMETER_SHAPED:
                 state[key] = small.new_zeros(param.shape)
@@ -46,6 +47,11 @@ def initial_state(
     if method.basis is not None:
         state |= {"clock": torch.tensor(-1 - phase), "waiting": torch.tensor(waiting)}
     return state
+
+
+def on_host(key: str) -> bool:
+    """Whether a state of this name lives in the memory of the host, whatever the device."""
+    return key.split(".")[0] in _HOST_STATE
 
 
 def _moments(method: Method, part: Part) -> dict[str, tuple[int, ...]]:
@@ -89,6 +95,8 @@ def check_loaded(members: Iterable[Member], state: Mapping[Tensor, dict[str, Any
     for m in members:
         like = torch.empty(m.param.shape, dtype=m.param.dtype, device="meta")
         for key, wanted in initial_state(like, m.group, m.method, m.parts).items():
+            if key not in state[m.param] and key.startswith("exponent"):
+                state[m.param][key] = Shield(_former_exponents(state[m.param], key, wanted))
             x = state[m.param].get(key)
             x = x.tensor if isinstance(x, Shield) else x
             if x is None:
@@ -101,6 +109,17 @@ def check_loaded(members: Iterable[Member], state: Mapping[Tensor, dict[str, Any
                     f"{key} of {m.name} must have shape {tuple(wanted.shape)}, got "
                     f"{tuple(x.shape)}; load the state of a model of the same shapes"
                 )
+
+
+def _former_exponents(values: Mapping[str, Any], key: str, like: Tensor) -> Tensor:
+    """The exponents of a state that was saved before there were any: 0 where there is a basis."""
+    suffix = key.removeprefix("exponent")
+    found = torch.zeros_like(like)
+    for covariance in (f"covariance_{side}{suffix}" for side in SIDES):
+        if isinstance(x := values.get(covariance), Shield):
+            whole = x.tensor.full_tensor() if hasattr(x.tensor, "full_tensor") else x.tensor
+            found[whole.cpu().diagonal(dim1=-2, dim2=-1).sum(-1) == 0] = UNSET
+    return found
 
 
 # torch casts every tensor it loads to the dtype of its parameter, which would round the float32
@@ -133,6 +152,6 @@ def unwrap_(optimizer: Optimizer) -> None:
         values = optimizer.state.get(param, {})
         for key, value in values.items():
             if isinstance(value, Shield):
-                device = torch.device("cpu") if key in HOST_STATE else param.device
+                device = torch.device("cpu") if on_host(key) else param.device
                 copy = value.tensor.to(device, copy=True, memory_format=torch.contiguous_format)
                 values[key] = copy  # contiguous, so that its matrices are views of it

@@ -7,7 +7,7 @@ Forming A B first would cost an allocation and two passes more.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, overload
 
 import torch
 from torch import Tensor
@@ -92,6 +92,26 @@ def scaled(term: Term, by: Number, where: Tensor | None = None) -> Term:
 def compact(x: Tensor) -> Tensor:
     """Numbers that broadcast over matrices, as 0-D if there is but one: that broadcasts faster."""
     return x.reshape(()) if x.numel() == 1 else x
+
+
+@overload
+def both(a: Tensor, b: Tensor | None) -> Tensor: ...
+
+
+@overload
+def both(a: Tensor | None, b: Tensor) -> Tensor: ...
+
+
+@overload
+def both(a: Tensor | None, b: Tensor | None) -> Tensor | None: ...
+
+
+def both(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    """a and b, of shapes B and B×… in either order, where None stands for true everywhere."""
+    if a is None or b is None:
+        return b if a is None else a
+    short, long = (a, b) if a.ndim < b.ndim else (b, a)
+    return long & short.view(*short.shape, *(1,) * (long.ndim - short.ndim))
 
 
 def add_(X: Tensor, term: Term, *, keep: Number = 1.0, weight: Number = 1.0) -> None:

@@ -96,7 +96,7 @@ def gamma(
     w = stack.counted(adaptation.mass, beta1, beta2)
     kappa = stack.counted(bias_correction, adaptation, beta1, beta2)
     mean = None if stack.mean is None else stack.broadcast(stack.mean)
-    evidence = Evidence(signal, measured, moments, w, stack.group["eps"], mean)
+    evidence = Evidence(signal, measured, moments, w, stack.group["eps"], stack.unit, mean)
     return adaptation.gamma(evidence), kappa
 
 

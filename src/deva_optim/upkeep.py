@@ -15,14 +15,15 @@ from torch import Tensor
 
 from . import bases
 from .adaptations import ema_mass
-from .bases import SIDES
-from .terms import Number, Term, add_gram_, value
+from .bases import BASES, SIDES
+from .terms import Number, Term, add_gram_, both, value
+from .units import UNSET, exponents
 
 if TYPE_CHECKING:
-    from .stack import Stack
+    from .stack import Entry, Stack
 
 _T = TypeVar("_T", Tensor, Number)
-Solve = Callable[[Tensor, Tensor], None]
+Solve = Callable[..., None]  # covariances, what is made of them, settings
 Some = list[int]  # members of a stack
 
 # Small matrices gain from a batch, even if it must be copied together; large ones do not.
@@ -43,30 +44,39 @@ class Basis(NamedTuple):
 
 
 def begin_(stack: Stack) -> None:
-    """Find the matrices whose basis starts with this gradient.
+    """Find the matrices whose basis starts with this gradient, and those whose step counts.
 
-    Needed only while a parameter has matrices without a basis. It makes the host wait for the
-    device, as the first decomposition does in any case.
+    Needed while a parameter has matrices without a basis, which makes the host wait for the device
+    as the first decomposition does in any case, and where a matrix of several has no gradient.
     """
-    speaks = stack.G.square().sum((-2, -1)) > 0
-    key = next(key for key in ("covariance_left", "covariance_right") if stack.has(key))
-    begun = stack.read(key).diagonal(dim1=-2, dim2=-1).sum(-1) > 0
-    stack.fresh = speaks & ~begun
-    counts = begun | speaks if stack.method.waits else torch.ones_like(begun)
-    if stack.group["skip_first"]:
-        counts &= ~stack.fresh
-        stack.gate = _both(stack.finite, ~stack.fresh)
+    one = torch.ones(stack.G.shape[:-2], dtype=torch.bool, device=stack.G.device)
+    nonzero = one if stack.nonzero is None else stack.nonzero
+    counts = nonzero if stack.method.rests else one
+    if stack.awaits_basis:
+        begun = [_begun(e, stack.index) for e in stack.entries]
+        stack.fresh = nonzero & ~torch.stack(begun).to(nonzero.device)
+        if stack.finite is not None:
+            stack.fresh = both(stack.fresh, stack.finite)
+        for entry, fresh in zip(stack.entries, stack.fresh, strict=True):
+            entry.state["waiting"].sub_(int(fresh.sum()))
+        if stack.group["skip_first"]:
+            counts = counts & ~stack.fresh
+            stack.gate = both(stack.taken, ~stack.fresh)
+            stack.decays = both(stack.finite, ~stack.fresh)
     if stack.has("idle"):
         for idle, counted, e in zip(stack.tensors("idle"), counts, stack.entries, strict=True):
             took_part = counted if e.finite is None else counted & e.finite
             idle.add_(e.counted).sub_(took_part.to(idle.dtype))
-    for entry, fresh in zip(stack.entries, stack.fresh, strict=True):
-        entry.state["waiting"].sub_(int(fresh.sum()))
+
+
+def _begun(e: Entry, index: int) -> Tensor:
+    """Which matrices of a part had a gradient before this one."""
+    return exponents(e)[index] != UNSET if e.begun is None else e.begun[index]
 
 
 def accumulate_(stack: Stack, where: Tensor | None = None) -> None:
     """L ← β₃ L + (1 − β₃) G Gᵀ, and R likewise, on the sides that have one."""
-    gate, beta3 = _both(stack.finite, where), stack.betas[2]
+    gate, beta3 = both(stack.taken, where), stack.betas[2]
     G = stack.G if where is None else torch.where(stack.broadcast(where), stack.G, 0)
     keep = 1 - stack.weight(beta3, gate)
     for side, A in zip(SIDES, (G, G.mT), strict=True):
@@ -83,24 +93,29 @@ def renew_(
     members: Some,
     where: Tensor | None = None,
     mass: Number | None = None,
+    **settings: Number,
 ) -> None:
-    """Renew what is made of the covariances, over their mass, on the sides that have it."""
-    mask = _both(stack.finite, where)
+    """Renew what is made of the covariances, over their mass, on the sides that have it.
+
+    The settings are numbers for each matrix, which are told to `solve_`.
+    """
+    mask = both(stack.finite, where)
     for side in SIDES:
         key = f"{name}_{side}"
         for some in _together(stack, key, members):
             with stack.some(f"covariance_{side}", some) as C, stack.some(key, some) as Q:
                 L = C if mass is None else C / _of(some, mass)
+                solve = partial(solve_, **{key: _of(some, x) for key, x in settings.items()})
                 if mask is None:
-                    solve_(L, Q)
+                    solve(L, Q)
                 else:
-                    _solve_where_(_of(some, mask), solve_, L, Q)
+                    _solve_where_(_of(some, mask), solve, L, Q)
 
 
 def _solve_where_(mask: Tensor, solve_: Solve, L: Tensor, Q: Tensor) -> None:
     new = Q.clone()
     solve_(L, new)
-    good = _and(mask, new.isfinite().all(-1).all(-1))
+    good = both(mask, new.isfinite().all(-1).all(-1))
     Q.copy_(torch.where(good[..., None, None], new, Q))
 
 
@@ -122,26 +137,17 @@ def _of(some: Some, X: _T) -> _T:
 
 
 def _due(stack: Stack) -> Some:
-    """The members of the stack whose clock says that it is time for a refresh."""
+    """The members whose clock says that it is time for a refresh, or whose units have changed."""
     period = stack.group["refresh_every"]
-    return [i for i, e in enumerate(stack.entries) if e.clock > 0 and e.clock % period == 0]
+    return [
+        i
+        for i, e in enumerate(stack.entries)
+        if e.renews or (e.clock > 0 and e.clock % period == 0)
+    ]
 
 
 def _everyone(stack: Stack) -> Some:
     return list(range(len(stack.entries)))
-
-
-def _both(a: Tensor | None, b: Tensor | None) -> Tensor | None:
-    """a and b, where None stands for true everywhere."""
-    if a is None or b is None:
-        return b if a is None else a
-    return _and(a, b)
-
-
-def _and(a: Tensor, b: Tensor) -> Tensor:
-    """a and b, of shapes B and B×… in either order."""
-    short, long = (a, b) if a.ndim < b.ndim else (b, a)
-    return long & short.view(*short.shape, *(1,) * (long.ndim - short.ndim))
 
 
 # SOAP and DeVA: the first gradient chooses the basis and is projected onto it; after that a
@@ -151,7 +157,19 @@ def _and(a: Tensor, b: Tensor) -> Tensor:
 def _choose_first_(stack: Stack) -> None:
     if stack.fresh is not None:
         accumulate_(stack, where=stack.fresh)
-        renew_(stack, "basis", bases.eigenbasis_, _everyone(stack), where=stack.fresh)
+        _first_bases_(stack, stack.fresh)
+
+
+def _first_bases_(stack: Stack, fresh: Tensor) -> None:
+    """The bases of the matrices that start with this gradient, from the gradient itself."""
+    left, right = (stack.has(key) for key in BASES)
+    for place in fresh.nonzero().tolist():
+        found = bases.first_bases(stack.G[tuple(place)], left=left, right=right)
+        for key, Q in zip(BASES, found, strict=True):
+            if Q is not None:
+                member, *matrix = place
+                stack.tensors(key)[member][tuple(matrix)].copy_(Q)
+    stack.forget(*BASES)
 
 
 def _track_(stack: Stack) -> None:
@@ -177,7 +195,7 @@ def _turn_momentum_(stack: Stack, turn: Callable[..., Term], members: Some) -> N
 def _decompose_(stack: Stack) -> None:
     accumulate_(stack)
     if stack.fresh is not None:
-        renew_(stack, "basis", bases.eigenbasis_, _everyone(stack), where=stack.fresh)
+        _first_bases_(stack, stack.fresh)
     renew_(stack, "basis", bases.eigenbasis_, _due(stack))
 
 
@@ -188,10 +206,13 @@ def _root_(stack: Stack) -> None:
     accumulate_(stack)
     root = 2 * sum(stack.has(f"root_{side}") for side in SIDES)
     mass = stack.counted(ema_mass, stack.betas[2])  # the covariances start from zero
-    solve_ = partial(bases.inverse_root_, root=root, eps=stack.group["eps"])
+    # ε in the units of the covariances, which are the squares of those of the gradient
+    eps = stack.group["eps"] / stack.unit / stack.unit
+    solve_ = partial(bases.inverse_root_, root=root)
     if stack.fresh is not None:
-        renew_(stack, "root", solve_, _everyone(stack), where=stack.fresh, mass=mass)
-    renew_(stack, "root", solve_, _due(stack), mass=mass)
+        everyone = _everyone(stack)
+        renew_(stack, "root", solve_, everyone, where=stack.fresh, mass=mass, eps=eps)
+    renew_(stack, "root", solve_, _due(stack), mass=mass, eps=eps)
 
 
 def _nothing_(stack: Stack) -> None:

@@ -1,0 +1,199 @@
+"""Units: the power of two that a matrix is measured in, so that every square is a normal float.
+
+float32 holds a gradient of 1e-30, but not its square, which V and the covariances are made of. So
+a step works on G / 2^e, and the state is kept in these units: M over 2^e, V and the covariances
+over 4^e. The first gradient of a matrix chooses its exponent e; a later one that is too large for
+it raises it. Products with powers of two are exact, so that no update depends on e. It is 0 as
+long as the norms of the gradients lie between 4e-9 and 3e8.
+
+    size  the Frobenius norm of a gradient; below the smallest normal number it counts as zero
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+import torch
+from torch import Tensor
+
+from .adaptations import DIRECTION
+from .layout import PARAMETER_SHAPED, Part
+
+if TYPE_CHECKING:
+    from .stack import Entry
+
+UNSET: Final = -(2**31)
+"""The exponent of a matrix that has had no gradient yet."""
+
+# Exponents are multiples of these: sizes in units lie within 2^±28 (2^±224), their squares, and
+# the squares of the covariances that a QR takes, far inside the range.
+_STEP: Final = {torch.float32: 56, torch.float64: 448}
+_MOST: Final = 2  # steps in either direction: 2^±112 reaches every normal float32
+
+# Within these bounds a norm that was computed without care is right.
+_ORDINARY: Final = {
+    torch.float32: (2.0**-40, 2.0**60),
+    torch.float64: (2.0**-400, 2.0**500),
+}
+
+
+def compute_dtype(X: Tensor) -> torch.dtype:
+    """The precision of the computation: float64 for float64, float32 for everything else."""
+    return torch.float64 if X.dtype == torch.float64 else torch.float32
+
+
+def host_sees(device: torch.device) -> bool:
+    """Whether the host may look at a value without waiting for the device."""
+    return device.type == "cpu"
+
+
+def scalar_dtype(device: torch.device) -> torch.dtype:
+    """The precision of bias corrections and norms: float64 wherever the device has it."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+# Norms that neither underflow nor overflow ------------------------------------------------------
+
+
+def norms(tensors: list[Tensor], dtype: torch.dtype) -> Tensor:
+    """The norm of each tensor, all of one device, in the precision of `scalar_dtype`."""
+    device = tensors[0].device
+    if not host_sees(device):
+        wide = scalar_dtype(device)
+        if wide == torch.float64:
+            return torch.stack(list(torch._foreach_norm(tensors, 2, dtype=wide)))
+        return torch.stack([_careful_norm(X.flatten(), (0,), False) for X in tensors])
+    found = torch.stack(list(torch._foreach_norm(tensors, 2, dtype=dtype))).double()
+    low, high = _ORDINARY[dtype]
+    for i, size in enumerate(found.tolist()):
+        if not low < size < high:
+            found[i] = _careful_norm(tensors[i].flatten(), (0,), False)
+    return found
+
+
+def matrix_norms(X: Tensor, *, keepdim: bool = False) -> Tensor:
+    """The Frobenius norm of each matrix of a batch, in the precision of `scalar_dtype`."""
+    if host_sees(X.device):
+        dtype = compute_dtype(X)
+        norm: Tensor = torch.linalg.vector_norm(X, dim=(-2, -1), keepdim=keepdim, dtype=dtype)
+        low, high = _ORDINARY[norm.dtype]
+        least, most = norm.aminmax()
+        if low < least.item() and most.item() < high:
+            return norm.double()
+    return _careful_norm(X, (-2, -1), keepdim)
+
+
+def _careful_norm(X: Tensor, dim: tuple[int, ...], keepdim: bool) -> Tensor:
+    wide, norm = scalar_dtype(X.device), torch.linalg.vector_norm
+    if X.dtype != torch.float64 and wide == torch.float64:  # squares of float32 fit into float64
+        found: Tensor = norm(X, dim=dim, keepdim=keepdim, dtype=wide)
+        return found
+    X = X.to(wide)
+    top = norm(X, math.inf, dim=dim, keepdim=True).clamp_min(torch.finfo(wide).tiny)
+    found = norm(X / top, dim=dim, keepdim=True) * top
+    return found if keepdim else found.squeeze(dim)
+
+
+# Exponents --------------------------------------------------------------------------------------
+
+
+def exponent_of(size: float, dtype: torch.dtype) -> int:
+    """The exponent for a size above zero."""
+    step = _STEP[dtype]
+    return step * max(-_MOST, min(_MOST, round(math.log2(size) / step)))
+
+
+def exponents_of(sizes: Tensor, dtype: torch.dtype) -> Tensor:
+    """The exponents for sizes; UNSET for those that count as zero or are not finite."""
+    step = _STEP[dtype]
+    usable = (sizes >= torch.finfo(dtype).tiny) & sizes.isfinite()
+    found = torch.where(usable, sizes, 1).log2().div_(step).round_().clamp_(-_MOST, _MOST)
+    return torch.where(usable, step * found.long(), UNSET)
+
+
+def in_units(X: Tensor) -> Tensor:
+    """Each matrix of X over its power of two; X is not changed."""
+    sizes = matrix_norms(X, keepdim=True)
+    exponents = exponents_of(sizes.clamp_min(torch.finfo(X.dtype).tiny), X.dtype)
+    return X * torch.exp2(-exponents.to(X.dtype))
+
+
+def suffixes(parts: tuple[Part, ...]) -> list[str]:
+    """What the names of the state of each part end in."""
+    return [f".{i}" for i in range(len(parts))] if len(parts) > 1 else [""]
+
+
+def exponents(e: Entry) -> list[Tensor]:
+    """The exponents of the matrices of each part, on the host."""
+    return [e.state["exponent" + suffix] for suffix in suffixes(e.parts)]
+
+
+def is_scaled(exponents: Tensor) -> bool:
+    """Whether any of the units is another than 1."""
+    return not {0, UNSET}.issuperset(exponents.flatten().tolist())
+
+
+# What a gradient does to them -------------------------------------------------------------------
+
+
+def fit_(e: Entry) -> None:
+    """Choose the units of an entry's matrices by their gradient, and find those that have none.
+
+    On an accelerator units are chosen while the host waits for it in any case, at a first step;
+    after that a gradient that is far too large for them counts as not finite.
+    """
+    dtype = compute_dtype(e.param)
+    tiny, on_host = torch.finfo(dtype).tiny, isinstance(e.size, float)
+    if isinstance(e.size, float) and e.size >= tiny and _is_one(e):
+        unit = e.state["exponent"].item()
+        if exponent_of(e.size, dtype) <= unit:  # nearly always
+            e.scaled = unit != 0
+            return
+    e.begun, e.nonzero, e.scaled = [], [], False
+    for suffix, part, old in zip(suffixes(e.parts), e.parts, exponents(e), strict=True):
+        sizes = _as_tensor(e.size) if _is_one(e) else matrix_norms(part.fold(e.grad))
+        nonzero, new = sizes >= tiny, old
+        if on_host or e.waiting or UNSET in old.flatten().tolist():
+            new = torch.maximum(old, exponents_of(sizes.cpu(), dtype))
+            if not on_host and not e.waiting:  # the host does not ask again
+                new = torch.where(new == UNSET, 0, new)
+            if not torch.equal(old, new):
+                _rescale_(e, suffix, old, new)
+        e.begun.append(old != UNSET)
+        e.nonzero.append(None if on_host and nonzero.all() else nonzero)
+        e.scaled |= is_scaled(new)
+        if not on_host:
+            most = _ORDINARY[dtype][1] * (torch.exp2(new.to(sizes)) if e.scaled else 1.0)
+            assert e.finite is not None
+            e.finite = e.finite & (sizes < most).all()
+        old.copy_(new)
+
+
+def _as_tensor(size: Tensor | float) -> Tensor:
+    return size if isinstance(size, Tensor) else torch.tensor(size, dtype=torch.float64)
+
+
+def _is_one(e: Entry) -> bool:
+    """Whether the size of the gradient is that of a single matrix, or of no matrix at all."""
+    return e.method.vector is None or (len(e.parts) == 1 and len(e.parts[0].shape) == 2)
+
+
+def _rescale_(e: Entry, suffix: str, old: Tensor, new: Tensor) -> None:
+    """Bring the state of a part from one unit to a larger one."""
+    change = (old - new).to(e.param.device)
+    powers = {"exp_avg": 1, "exp_avg_rows": 1, "exp_avg_cols": 1}
+    powers |= {"covariance_left": 2, "covariance_right": 2}
+    if e.method.adaptation is not DIRECTION:  # which has no unit
+        powers["exp_avg_sq"] = 2
+    part = e.parts[int(suffix[1:] or 0)]
+    for key, power in powers.items():
+        if key in PARAMETER_SHAPED and key in e.state:
+            X = part.fold(e.state[key])
+        elif key + suffix in e.state:
+            X = e.state[key + suffix]
+        else:
+            continue
+        factor = torch.exp2((power * change).float()).to(X.dtype)
+        X.mul_(factor.view((*factor.shape, *(1,) * (X.ndim - factor.ndim))))
+    e.renews |= f"root_left{suffix}" in e.state or f"root_right{suffix}" in e.state
