@@ -1,0 +1,245 @@
+"""What holds after every step, whatever the optimizer, its options and its gradients."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from deva_optim.layout import Part
+from deva_optim.members import Member, members
+from fuzz.subject import Subject
+
+_INTEGERS = {8: torch.int64, 4: torch.int32, 2: torch.int16}
+_COUNTERS = ("step", "clock", "idle", "waiting")  # what times a step, and is no memory of gradients
+
+
+class Fault(AssertionError):  # noqa: N818 (of the library, not of this program)
+    """An invariant that does not hold."""
+
+    def __init__(self, invariant: str, detail: str) -> None:
+        super().__init__(f"{invariant}: {detail}")
+        self.invariant = invariant
+
+
+class Before(NamedTuple):
+    """A parameter before a step, and what is known of its gradient."""
+
+    member: Member | None  # None if it has not joined
+    weight: Tensor
+    state: dict[str, Tensor]
+    grad: Tensor | None
+    copy: Tensor | None  # of the gradient
+    skipped: bool | None  # whether the step must be left out; None if that may or may not be
+
+
+def look(subject: Subject, grads: list[Tensor | None]) -> list[Before]:
+    """What is to be remembered of every parameter before a step with these gradients."""
+    known = {id(m.param): m for m in members(subject.optimizer.param_groups, lambda _: True)}
+    found = []
+    for i, (p, g) in enumerate(zip(subject.params, grads, strict=True)):
+        member = known.get(id(p))
+        state = {key: x.clone() for key, x in subject.state(i).items()}
+        copy = None if g is None else g.clone()
+        skipped = None if g is None or member is None else must_skip(g, p, member)
+        found.append(Before(member, p.detach().clone(), state, g, copy, skipped))
+    return found
+
+
+def must_skip(grad: Tensor, param: Tensor, member: Member) -> bool | None:
+    """Whether a gradient counts as not finite; None where rounding decides.
+
+    AdamW averages g² itself, so that a gradient whose squared norm is beyond the range of the
+    computation cannot be taken. Every other method takes whatever is finite.
+    """
+    if not grad.isfinite().all():
+        return True
+    limits = torch.finfo(compute_dtype(param))
+    largest = float(grad.abs().amax())
+    if largest > limits.max:  # a gradient in float64 of a weight that is not
+        return None
+    if member.method.name != "adamw" or largest == 0:
+        return False
+    size = math.log2(largest) + math.log2(float((grad.double() / largest).norm()))
+    beyond = 2 * size - math.log2(limits.max)
+    return None if abs(beyond) < 1 else beyond > 0
+
+
+def compute_dtype(X: Tensor) -> torch.dtype:
+    """The precision that a parameter is updated in."""
+    return torch.float64 if X.dtype == torch.float64 else torch.float32
+
+
+# The invariants ---------------------------------------------------------------------------------
+
+
+def gradients_are_untouched(subject: Subject, before: list[Before]) -> None:
+    """The optimizer reads gradients and never writes to them, not even a zero's sign."""
+    for i, b in enumerate(before):
+        if subject.params[i].grad is not b.grad:
+            raise Fault("gradients untouched", f"parameter {i} has another gradient tensor")
+        if b.grad is None or b.copy is None:
+            continue
+        if not torch.equal(_bits(b.grad), _bits(b.copy)):
+            raise Fault("gradients untouched", f"the gradient of parameter {i} was written to")
+
+
+def everything_is_finite(subject: Subject) -> None:
+    """Weights and state are finite as long as they were: no gradient can change that."""
+    for i, p in enumerate(subject.params):
+        tensors = {"weight": p.detach(), **subject.state(i)}
+        flat = [x.reshape(-1) for x in tensors.values() if x.is_floating_point()]
+        if not torch.cat([x.double() for x in flat]).isfinite().all():
+            bad = [key for key, x in tensors.items() if not x.isfinite().all()]
+            raise Fault("finite in, finite out", f"{', '.join(bad)} of parameter {i}")
+
+
+def without_gradient_nothing_moves(subject: Subject, before: list[Before]) -> None:
+    """No gradient: neither weight nor state changes, and no state is made."""
+    for i, b in enumerate(before):
+        if b.grad is None:
+            _unchanged("no gradient, no move", subject, i, b)
+            if subject.state(i).keys() != b.state.keys():
+                raise Fault("no gradient, no move", f"parameter {i} has a state now")
+
+
+def skipped_steps_change_nothing(subject: Subject, before: list[Before]) -> None:
+    """A gradient that is not finite: neither weight nor state changes.
+
+    On the device's path the clock of the refreshes runs on, because the host does not know.
+    """
+    for i, b in enumerate(before):
+        if b.skipped:
+            besides = ("clock",) if subject.settings["path"] == "device" else ()
+            _unchanged("not finite, no change", subject, i, b, besides)
+
+
+def skips_are_counted(subject: Subject, before: list[Before], count: int) -> None:
+    """The count of skipped steps grows by one for each gradient that is not finite."""
+    due = sum(b.skipped is True for b in before)
+    may = due + sum(b.skipped is None and b.grad is not None for b in before)
+    if not due <= subject.optimizer.skipped - count <= may:
+        grown = subject.optimizer.skipped - count
+        raise Fault("skips counted", f"{grown} steps were left out, and not {due}")
+
+
+def nothing_changed(subject: Subject, before: list[Before]) -> None:
+    """A step that raises has changed nothing, of no parameter."""
+    for i, b in enumerate(before):
+        _unchanged("an error changes nothing", subject, i, b)
+
+
+def without_rate_nothing_moves(subject: Subject, before: list[Before]) -> None:
+    """A learning rate of zero: the weight stays, bit for bit."""
+    for i, b in enumerate(before):
+        if b.member is not None and float(b.member.group["lr"]) == 0:
+            _same("lr 0, no move", f"the weight of parameter {i}", subject.params[i], b.weight)
+
+
+def zero_matrices_rest(subject: Subject, before: list[Before]) -> None:
+    """Of a matrix whose gradient is zero only the weight decays; its memory stays as it is.
+
+    So it is under Muon, AdaMuon, DeVA-S∞ and SPlus. Elementwise methods, SOAP and Shampoo go on
+    with their momentum, as their papers say.
+    """
+    for i, b in enumerate(before):
+        if b.grad is None or b.member is None or b.skipped is not False or not rests(b.member):
+            continue
+        for n, part in enumerate(b.member.parts):
+            zero = _zero_matrices(part.fold(b.grad), compute_dtype(b.weight))
+            if zero.any():
+                suffix = f".{n}" if len(b.member.parts) > 1 else ""
+                _decays_only(i, part, zero, subject.params[i], b)
+                _remembers(i, part, zero, subject.state(i), b.state, suffix)
+
+
+def rests(member: Member) -> bool:
+    """Whether a method leaves a matrix alone whose gradient is zero."""
+    name = member.method.name
+    return name in ("muon", "adamuon", "splus") or name.startswith("deva-sinf")
+
+
+def _zero_matrices(G: Tensor, dtype: torch.dtype) -> Tensor:
+    """Which matrices are zero: those whose norm is surely below the smallest normal number."""
+    most = G.double().abs().amax((-2, -1)) * math.sqrt(G.shape[-2] * G.shape[-1])
+    return most < 0.99 * torch.finfo(dtype).tiny
+
+
+def _decays_only(i: int, part: Part, zero: Tensor, param: Tensor, b: Before) -> None:
+    assert b.member is not None
+    group = b.member.group
+    shrink = float(group["lr"]) * b.member.method.rate(part.shape) * group["weight_decay"]
+    old, new = part.fold(b.weight)[zero].double(), part.fold(param.detach())[zero].double()
+    # 1 − ηλ and its product with X are rounded in the precision of the computation, then the
+    # result in that of the weight: half a unit each, and half of that again for a rate in float32.
+    unit = torch.finfo(compute_dtype(param)).eps + torch.finfo(param.dtype).eps
+    if ((new - (1 - shrink) * old).abs() > 2 * unit * old.abs()).any():
+        raise Fault("a zero gradient rests", f"the weight of parameter {i} moved")
+
+
+def _remembers(
+    i: int,
+    part: Part,
+    zero: Tensor,
+    state: dict[str, Tensor],
+    before: dict[str, Tensor],
+    suffix: str,
+) -> None:
+    """The averages, covariances and bases of resting matrices are what they were, or still zero."""
+    for key, x in state.items():
+        name, dot, number = key.partition(".")
+        # the average of SPlus's iterates follows the weight, which decays
+        if name in (*_COUNTERS, "iterate_avg") or dot + number not in ("", suffix):
+            continue
+        was = before.get(key)
+        if was is None:
+            was = torch.zeros_like(x) if not name.startswith(("basis", "root")) else x
+        if name in ("exp_avg", "exp_avg_sq"):
+            x, was = part.fold(x), part.fold(was)
+        _same("a zero gradient rests", f"{key} of parameter {i}", x[zero], was[zero])
+
+
+def _unchanged(
+    invariant: str, subject: Subject, i: int, b: Before, besides: tuple[str, ...] = ()
+) -> None:
+    _same(invariant, f"the weight of parameter {i}", subject.params[i], b.weight)
+    state = subject.state(i)
+    for key, was in b.state.items():
+        if key not in besides:
+            _same(invariant, f"{key} of parameter {i}", state[key], was)
+    if not b.state and state and (int(state["step"]) or state["exp_avg"].any()):
+        raise Fault(invariant, f"the first state of parameter {i} is not an empty one")
+
+
+def _same(invariant: str, what: str, ours: Tensor, theirs: Tensor) -> None:
+    if ours.dtype != theirs.dtype or not torch.equal(ours, theirs):
+        raise Fault(invariant, f"{what} changed")
+
+
+def _bits(X: Tensor) -> Tensor:
+    return X.detach().view(_INTEGERS[X.element_size()])
+
+
+# What may be asked between steps ----------------------------------------------------------------
+
+
+def telemetry_is_finite(subject: Subject) -> None:
+    """Telemetry never raises and has numbers alone; a zero weight has an infinite ratio."""
+    for name, row in subject.optimizer.telemetry().items():
+        for key, x in row.items():
+            if not (math.isfinite(x) or (key == "update_ratio" and x == math.inf)):
+                raise Fault("telemetry", f"{key} of {name} is {x}")
+
+
+def averages_come_and_go(subject: Subject) -> None:
+    """The averaged weights are finite, and after them the weights are back, bit for bit."""
+    if not hasattr(subject.optimizer, "averaged"):
+        return
+    kept = [p.detach().clone() for p in subject.params]
+    with subject.optimizer.averaged():
+        if not all(p.isfinite().all() for p in subject.params):
+            raise Fault("averaged weights", "are not finite")
+    for i, (p, X) in enumerate(zip(subject.params, kept, strict=True)):
+        _same("averaged weights", f"the weight of parameter {i}", p, X)
