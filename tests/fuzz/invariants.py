@@ -49,22 +49,32 @@ def look(subject: Subject, grads: list[Tensor | None]) -> list[Before]:
 
 
 def must_skip(grad: Tensor, param: Tensor, member: Member) -> bool | None:
-    """Whether a gradient counts as not finite; None where rounding decides.
+    """Whether a gradient counts as not finite; None where it may or may not.
 
     AdamW averages g² itself, so that a gradient whose squared norm is beyond the range of the
-    computation cannot be taken. Every other method takes whatever is finite.
+    computation cannot be taken. Every other method takes whatever is finite. Nothing is said of a
+    gradient that rounds to infinity in the precision of its weight, of squares that only a narrower
+    dtype of the state cannot hold, and of those within a factor of two of the limit.
     """
     if not grad.isfinite().all():
         return True
-    limits = torch.finfo(compute_dtype(param))
     largest = float(grad.abs().amax())
-    if largest > limits.max:  # a gradient in float64 of a weight that is not
+    wide = compute_dtype(param)
+    if largest > torch.finfo(wide).max:
         return None
-    if member.method.name != "adamw" or largest == 0:
+    if largest == 0:
         return False
-    size = math.log2(largest) + math.log2(float((grad.double() / largest).norm()))
-    beyond = 2 * size - math.log2(limits.max)
-    return None if abs(beyond) < 1 else beyond > 0
+    size = 2 * (math.log2(largest) + math.log2(float((grad.double() / largest).norm())))
+    if size > _exponents(member.group["state_dtype"] or wide) - 1 and size < _exponents(wide) - 1:
+        return None
+    if member.method.name != "adamw":
+        return False
+    return None if abs(size - _exponents(wide)) < 1 else size > _exponents(wide)
+
+
+def _exponents(dtype: torch.dtype) -> float:
+    """The largest power of two of a dtype."""
+    return math.log2(torch.finfo(dtype).max)
 
 
 def compute_dtype(X: Tensor) -> torch.dtype:
