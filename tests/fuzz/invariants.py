@@ -43,33 +43,46 @@ def look(subject: Subject, grads: list[Tensor | None]) -> list[Before]:
         member = known.get(id(p))
         state = {key: x.clone() for key, x in subject.state(i).items()}
         copy = None if g is None else g.clone()
-        skipped = None if g is None or member is None else must_skip(g, p, member)
+        skipped = (
+            None
+            if g is None or member is None
+            else must_skip(g, p, member, subject.settings["path"], state)
+        )
         found.append(Before(member, p.detach().clone(), state, g, copy, skipped))
     return found
 
 
-def must_skip(grad: Tensor, param: Tensor, member: Member) -> bool | None:
+def must_skip(
+    grad: Tensor, param: Tensor, member: Member, path: str, state: dict[str, Tensor]
+) -> bool | None:
     """Whether a gradient counts as not finite; None where it may or may not.
 
     AdamW averages g² itself, so that a gradient whose squared norm is beyond the range of the
     computation cannot be taken. Every other method takes whatever is finite. Nothing is said of a
     gradient that rounds to infinity in the precision of its weight, of squares that only a narrower
-    dtype of the state cannot hold, and of those within a factor of two of the limit.
+    dtype of the state cannot hold, of those within a factor of two of the limit, and on the
+    device's path of a gradient far too large for units that were chosen by the first one.
     """
     if not grad.isfinite().all():
         return True
-    largest = float(grad.abs().amax())
-    wide = compute_dtype(param)
+    largest, wide = float(grad.abs().amax()), compute_dtype(param)
     if largest > torch.finfo(wide).max:
         return None
     if largest == 0:
         return False
-    size = 2 * (math.log2(largest) + math.log2(float((grad.double() / largest).norm())))
-    if size > _exponents(member.group["state_dtype"] or wide) - 1 and size < _exponents(wide) - 1:
+    size = math.log2(largest) + math.log2(float((grad.double() / largest).norm()))
+    narrow = _exponents(member.group["state_dtype"] or wide)
+    if narrow - 1 < 2 * size < _exponents(wide) - 1:
         return None
-    if member.method.name != "adamw":
-        return False
-    return None if abs(size - _exponents(wide)) < 1 else size > _exponents(wide)
+    if member.method.name == "adamw" and 2 * size > _exponents(wide) - 1:
+        return True if 2 * size > _exponents(wide) + 1 else None
+    units = [int(x.clamp_min(-1024).amin()) for k, x in state.items() if k.startswith("exponent")]
+    far = _FAR[wide] + (min(units) if min(units, default=-1024) > -1024 else 0)
+    return None if path == "device" and size > far else False
+
+
+# How large a norm may be in units on the device's path, as a power of two, with a margin.
+_FAR = {torch.float32: 59, torch.float64: 499}
 
 
 def _exponents(dtype: torch.dtype) -> float:
@@ -203,9 +216,9 @@ def _remembers(
         # the average of SPlus's iterates follows the weight, which decays
         if name in (*_COUNTERS, "iterate_avg") or dot + number not in ("", suffix):
             continue
-        was = before.get(key)
-        if was is None:
-            was = torch.zeros_like(x) if not name.startswith(("basis", "root")) else x
+        if not before and not name.startswith(("exp_avg", "covariance")):
+            continue  # what a state starts from is not zero for all of it
+        was = before.get(key, torch.zeros_like(x))
         if name in ("exp_avg", "exp_avg_sq"):
             x, was = part.fold(x), part.fold(was)
         _same("a zero gradient rests", f"{key} of parameter {i}", x[zero], was[zero])

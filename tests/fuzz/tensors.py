@@ -16,6 +16,8 @@ KINDS = (
 )  # fmt: skip
 NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
+_ANY_DTYPE = hasattr(torch.Tensor, "grad_dtype")  # torch before 2.9 has one for both
+
 _generator = torch.Generator()
 
 
@@ -33,7 +35,7 @@ def gradient(spec: Grad, param: Param, seed: int) -> Tensor | None:
     """The gradient of a parameter in a step with this seed."""
     if spec.kind == "none":
         return None
-    dtype = spec.dtype or param.dtype
+    dtype = spec.dtype if spec.dtype and _ANY_DTYPE else param.dtype
     G = _pattern(spec.kind, param.shape, (1_000_003 * seed + param.seed) % 2**31)
     if spec.kind != "spread":
         G *= spec.scale / G.abs().amax().clamp_min(torch.finfo(G.dtype).tiny)
