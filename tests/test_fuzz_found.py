@@ -39,6 +39,37 @@ FOUND = {
     "a gradient in float64 that float32 cannot hold": Case(
         "muon", steps=steps(Grad(scale=1e100, dtype=torch.float64))
     ),
+    "one huge entry under Shampoo": Case("shampoo", steps=steps(Grad("one-entry", 1e30))),
+    "a tiny gradient without eps": Case(
+        "deva-sinf-nesterov",
+        params=(Param((2, 3), seed=354753),),
+        groups=(Group({"betas": (0.1, 0.5), "eps": 0.0}),),
+        steps=(Step((Grad(scale=1e-30),), seed=814957),),
+    ),
+    "a huge gradient that only chooses the basis": Case(
+        "deva-sinf-instantaneous",
+        params=(Param((2, 4, 3), seed=423644),),
+        groups=(Group({"skip_first": True, "max_dim": 2, "split": 2}),),
+        steps=(Step((Grad(scale=3e38),), seed=368602),),
+    ),
+    "a zero matrix among tiny ones": Case(
+        "splus",
+        params=(Param((2, 3, 4)),),
+        steps=steps(Grad("zero-matrix", 1e-10)),
+        path="device",
+    ),
+    "a bad gradient after a zero one": Case(
+        "deva-sinf-factored",
+        params=(Param((3, 4, 4)),),
+        steps=steps(Grad("zero"), Grad("nan")),
+        path="device",
+    ),
+    "a refresh while a matrix rests": Case(
+        "deva-sinf-factored",
+        groups=(Group({"refresh_every": 1}),),
+        steps=steps(Grad(), Grad("zero")),
+        path="device",
+    ),
     "averages of SPlus beside a rest that has none": Case(
         "splus",
         params=(Param((3,)),),
@@ -46,6 +77,9 @@ FOUND = {
         steps=(Step((Grad(),)), Step((Grad(),), (("averaged",),))),
     ),
     "the drift of covariances of large gradients": Case("splus", steps=steps(Grad(scale=1e15))),
+    "the drift where gradients have grown": Case(
+        "deva", steps=steps(Grad(scale=1e-19), Grad()), path="device"
+    ),
     "the gamma of a zero gradient without eps": Case(
         "adamuon", groups=(Group({"eps": 0.0}),), steps=steps(Grad("zero"))
     ),
