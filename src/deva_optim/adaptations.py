@@ -145,8 +145,7 @@ def _linf(x: Evidence) -> Quotient:
     mean = x.mean
     if mean is None:
         mean = V.mean(tuple(range(1, V.ndim)), keepdim=True) if V.ndim > 1 else V
-    noise = V + _lifted(x.eps * compact(mean))
-    return Quotient(x.signal, noise.sqrt_())  # |m| / √(v + ε v̄)
+    return Quotient(x.signal, _with_floor(V, x.eps, mean).sqrt_())  # |m| / √(v + ε v̄)
 
 
 def _spectral(x: Evidence) -> Tensor:
@@ -175,12 +174,14 @@ def _noise(x: Evidence) -> Tensor:
     """V + ε V̄, the mean being that of each matrix."""
     (V,) = x.moments
     mean = V.flatten(-2).mean(-1)[..., None, None]  # faster than over two dimensions
-    return V + _lifted(x.eps * compact(mean))
+    return _with_floor(V, x.eps, mean)
 
 
-def _lifted(noise: Tensor) -> Tensor:
-    """A number above zero, so that 0/0 becomes 0 and not NaN."""
-    return noise + torch.finfo(noise.dtype).tiny
+def _with_floor(V: Tensor, eps: float, mean: Tensor) -> Tensor:
+    """V + ε V̄, and infinity where that is too small for a float: what it divides becomes zero."""
+    tiny, mean = torch.finfo(V.dtype).tiny, compact(mean)
+    noise = V + torch.where(mean < tiny, torch.inf, eps * mean + tiny)
+    return noise if eps else noise.masked_fill_(tiny > V, torch.inf)
 
 
 def _positive(V: Tensor) -> Tensor:

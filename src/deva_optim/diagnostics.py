@@ -18,6 +18,7 @@ from torch import Tensor
 
 from .adaptations import norms
 from .directions import msign
+from .units import matrix_norms
 
 # Norms and what belongs to them (definition of the γ-weighted dual norm and its examples) --------
 
@@ -194,8 +195,7 @@ def update_ratio(U: Tensor, X: Tensor) -> Tensor:
 
 
 def _frobenius(S: Tensor) -> Tensor:
-    norm: Tensor = torch.linalg.matrix_norm(S)
-    return norm
+    return matrix_norms(S).to(S.dtype)
 
 
 def _ratio(a: Tensor, b: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ from .spread import Crew
 from .stack import Entry, Stack, decay_, stacks
 from .state import initial_state
 from .telemetry import Rows, looks_at_gradient, rows
-from .units import compute_dtype, fit_, norms, scalar_dtype
+from .units import compute_dtype, fit_, narrowed, norms, scalar_dtype
 from .validation import check_gradient
 
 Grads = Mapping[Tensor, Tensor | None]  # of each parameter the block of this rank
@@ -195,8 +195,8 @@ def _local_grad(m: Member) -> Tensor | None:
     if isinstance(grad, DTensor) and isinstance(param, DTensor):
         if grad.placements != param.placements:
             param.grad = grad = grad.redistribute(param.device_mesh, param.placements)
-        return grad.to_local()
-    return grad
+        return narrowed(grad.to_local(), param)
+    return narrowed(grad, param)
 
 
 def _sums(crew: Crew, members: list[Member], grads: Grads) -> list[tuple[float, float]]:

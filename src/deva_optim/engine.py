@@ -20,7 +20,7 @@ from .skips import SkipLog
 from .stack import Entry, Stack, apply_, decay_, stacks
 from .state import check_loaded, initial_state, named_dtypes, unwrap_, wrapped
 from .telemetry import Telemetry, numbered, rows, stepped
-from .units import compute_dtype, norms
+from .units import compute_dtype, narrowed, norms
 from .validation import as_list, check_gradient, check_group, check_parameter
 
 
@@ -220,7 +220,8 @@ class Engine(Optimizer):
             state = self.state[p]
             if not state:
                 state.update(initial_state(p, group, method, parts, phase.get(p, 0)))
-            entry = Entry(p, p.grad, state, group, method, parts, name)  # type: ignore[arg-type]
+            grad = narrowed(p.grad, p)  # type: ignore[arg-type]
+            entry = Entry(p, grad, state, group, method, parts, name)
             if method.basis is not None:
                 entry.clock, entry.waiting = int(state["clock"]), int(state["waiting"])
             yield entry
@@ -234,7 +235,7 @@ class Engine(Optimizer):
     @torch.no_grad()
     def _blocks(self, key: str) -> dict[Tensor, Tensor]:
         """A state of the shape of its parameter; of one that ranks share, the block of this one."""
-        found = {p: x[key] for p, x in self.state.items() if x}
+        found = {p: x[key] for p, x in self.state.items() if key in x}
         return found | self._sharing.blocks(self.param_groups, found)
 
 

@@ -22,7 +22,7 @@ def screen(entries: list[Entry], log: SkipLog) -> list[Entry]:
     On the CPU an entry whose gradient is not finite is left out. On an accelerator it stays, with a
     flag that turns every change into none.
     """
-    log.report()
+    news = log.report()
     kinds: dict[tuple[object, ...], list[Entry]] = {}
     for e in entries:
         kinds.setdefault((e.grad.device, compute_dtype(e.grad)), []).append(e)
@@ -37,7 +37,7 @@ def screen(entries: list[Entry], log: SkipLog) -> list[Entry]:
         if units.host_sees(sizes.device):
             kept += _screen_on_host(batch, sizes, log)
         else:
-            kept += _screen_on_device(batch, sizes, log)
+            kept += _screen_on_device(batch, sizes, log, news)
     return kept
 
 
@@ -82,9 +82,11 @@ def _screen_on_host(
     return kept
 
 
-def _screen_on_device(batch: list[Entry], sizes: Tensor, log: SkipLog) -> list[Entry]:
+def _screen_on_device(
+    batch: list[Entry], sizes: Tensor, log: SkipLog, news: set[str]
+) -> list[Entry]:
     for e, size in zip(batch, sizes, strict=True):
-        e.size, e.finite = size, size.isfinite()
+        e.size, e.finite, e.asks = size, size.isfinite(), e.name in news
         fit_(e)
     finite = torch.stack([e.finite for e in batch])  # type: ignore[misc]
     log.add_on_device([e.name for e in batch], finite)

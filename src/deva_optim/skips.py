@@ -54,11 +54,15 @@ class SkipLog:
         if key in self._mirror:
             self._mirror[key].copy_(self._on_device[key], non_blocking=True)
 
-    def report(self) -> None:
-        """Warn about what has reached the host since the last report."""
+    def report(self) -> set[str]:
+        """Warn about what has reached the host since the last report, and name it."""
+        news = set()
         for names, counts in self._mirror.items():
             for name, count in zip(names, counts.tolist(), strict=True):
+                if count > self._seen[name]:
+                    news.add(name)
                 self._see(name, count)
+        return news
 
     def _see(self, name: str, count: int) -> None:
         before, self._seen[name] = self._seen[name], count

@@ -19,7 +19,7 @@ from .bases import BASES, project
 from .layout import PARAMETER_SHAPED, Part
 from .methods import Method, method_of
 from .terms import Number, Term, add_, both, scaled, value
-from .units import UNSET, compute_dtype, exponents, is_scaled, scalar_dtype, suffixes
+from .units import as_units, compute_dtype, exponents, is_scaled, scalar_dtype, suffixes
 
 # Copying a small tensor into a stack costs less than launching its kernels one by one; a large one
 # is better updated where it is. Matrix products gain from a batch up to larger sizes, on the CPU as
@@ -42,6 +42,7 @@ class Entry:
     name: str
     finite: Tensor | None = None  # 0-D, bool; None if the host knows that the gradient is
     size: Tensor | float = 0.0  # the norm of its gradient; a tensor if the host does not know it
+    asks: bool = False  # whether the host waits for the size: it was too large a step before
     rests: bool = False  # whether its gradient is zero and only weight decay moves it
     counted: Tensor | bool = True  # whether its count of steps was advanced
     clock: int = -1  # steps since its first basis was chosen, this one and its phase included
@@ -242,7 +243,7 @@ class Stack:
             G = torch.where(self.finite.view(-1, *(1,) * (G.ndim - 1)), G, 0)
         if any(e.is_scaled for e in self.entries):
             found = torch.stack([exponents(e)[self.index] for e in self.entries])
-            unit = torch.exp2(torch.where(found == UNSET, 0, found).to(G))
+            unit = as_units(found, G)
             self.unit = unit.view(*unit.shape, *(1,) * (G.ndim - unit.ndim))
             G = G / self.unit
         return G

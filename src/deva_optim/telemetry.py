@@ -22,6 +22,7 @@ from .directions import frobenius, inverse_norm
 from .members import Member
 from .stack import Entry, Stack, stacks
 from .terms import Number, value
+from .units import fits
 from .updates import (
     adapted_first_,
     direction_of,
@@ -60,7 +61,7 @@ def stepped(members: Iterable[Member], state: Mapping[Tensor, dict[str, Any]]) -
             continue
         grad = torch.zeros_like(m.param) if m.param.grad is None else m.param.grad
         entry = Entry(m.param, grad, state[m.param], m.group, m.method, m.parts, m.name)
-        there = m.param.grad is not None and bool(grad.isfinite().all())
+        there = m.param.grad is not None and fits(entry)
         if there or not looks_at_gradient(entry):
             yield entry
 

@@ -29,12 +29,12 @@ UNSET: Final = -(2**31)
 # Exponents are multiples of these: sizes in units lie within 2^±28 (2^±224), their squares, and
 # the squares of the covariances that a QR takes, far inside the range.
 _STEP: Final = {torch.float32: 56, torch.float64: 448}
-_MOST: Final = 2  # steps in either direction: 2^±112 reaches every normal float32
+_LARGEST: Final = {torch.float32: 112, torch.float64: 896}  # 2^±112 reaches every normal float32
 
 # Within these bounds a norm that was computed without care is right.
 _ORDINARY: Final = {
-    torch.float32: (2.0**-40, 2.0**60),
-    torch.float64: (2.0**-400, 2.0**500),
+    torch.float32: (2.0**-40, 2.0**50),
+    torch.float64: (2.0**-400, 2.0**400),
 }
 
 
@@ -98,24 +98,30 @@ def _careful_norm(X: Tensor, dim: tuple[int, ...], keepdim: bool) -> Tensor:
 # Exponents --------------------------------------------------------------------------------------
 
 
-def exponent_of(size: float, dtype: torch.dtype) -> int:
-    """The exponent for a size above zero."""
-    step = _STEP[dtype]
-    return step * max(-_MOST, min(_MOST, round(math.log2(size) / step)))
+def exponent_of(size: float, dtype: torch.dtype, kept: torch.dtype) -> int:
+    """The exponent for a size above zero, of numbers computed in one dtype and kept in another."""
+    step, most = _STEP[kept], _LARGEST[dtype]
+    return max(-most, min(most, step * round(math.log2(size) / step)))
 
 
-def exponents_of(sizes: Tensor, dtype: torch.dtype) -> Tensor:
-    """The exponents for sizes; UNSET for those that count as zero or are not finite."""
-    step = _STEP[dtype]
+def exponents_of(sizes: Tensor, dtype: torch.dtype, kept: torch.dtype) -> Tensor:
+    """The same for many; UNSET for those that count as zero or are not finite."""
+    step, most = _STEP[kept], _LARGEST[dtype]
     usable = (sizes >= torch.finfo(dtype).tiny) & sizes.isfinite()
-    found = torch.where(usable, sizes, 1).log2().div_(step).round_().clamp_(-_MOST, _MOST)
-    return torch.where(usable, step * found.long(), UNSET)
+    found = torch.where(usable, sizes, 1).log2().div_(step).round_().mul_(step)
+    return torch.where(usable, found.clamp_(-most, most).long(), UNSET)
+
+
+def narrowed(grad: Tensor, param: Tensor) -> Tensor:
+    """A gradient in float64 of a narrower parameter, in float32, which may be too small for it."""
+    wider = grad.dtype == torch.float64 and param.dtype != torch.float64
+    return grad.float() if wider else grad
 
 
 def in_units(X: Tensor) -> Tensor:
     """Each matrix of X over its power of two; X is not changed."""
     sizes = matrix_norms(X, keepdim=True)
-    exponents = exponents_of(sizes.clamp_min(torch.finfo(X.dtype).tiny), X.dtype)
+    exponents = exponents_of(sizes.clamp_min(torch.finfo(X.dtype).tiny), X.dtype, X.dtype)
     return X * torch.exp2(-exponents.to(X.dtype))
 
 
@@ -129,6 +135,11 @@ def exponents(e: Entry) -> list[Tensor]:
     return [e.state["exponent" + suffix] for suffix in suffixes(e.parts)]
 
 
+def as_units(exponents: Tensor, like: Tensor) -> Tensor:
+    """2^e, and 1 where there is no exponent yet."""
+    return torch.exp2(torch.where(exponents == UNSET, 0, exponents).to(like))
+
+
 def is_scaled(exponents: Tensor) -> bool:
     """Whether any of the units is another than 1."""
     return not {0, UNSET}.issuperset(exponents.flatten().tolist())
@@ -140,38 +151,57 @@ def is_scaled(exponents: Tensor) -> bool:
 def fit_(e: Entry) -> None:
     """Choose the units of an entry's matrices by their gradient, and find those that have none.
 
-    On an accelerator units are chosen while the host waits for it in any case, at a first step;
-    after that a gradient that is far too large for them counts as not finite.
+    On an accelerator units are chosen while the host waits for it in any case, at a first step.
+    After that a gradient that is far too large for them counts as not finite; when the host has
+    heard of it, it waits once more and raises them.
     """
-    dtype = compute_dtype(e.param)
+    dtype, kept = compute_dtype(e.param), _kept_dtype(e)
     tiny, on_host = torch.finfo(dtype).tiny, isinstance(e.size, float)
     if isinstance(e.size, float) and e.size >= tiny and _is_one(e):
         unit = e.state["exponent"].item()
-        if exponent_of(e.size, dtype) <= unit:  # nearly always
+        if exponent_of(e.size, dtype, kept) <= unit:  # nearly always
             e.scaled = unit != 0
             return
     e.begun, e.nonzero, e.scaled = [], [], False
     for suffix, part, old in zip(suffixes(e.parts), e.parts, exponents(e), strict=True):
         sizes = _as_tensor(e.size) if _is_one(e) else matrix_norms(part.fold(e.grad))
         nonzero, new = sizes >= tiny, old
-        if on_host or e.waiting or UNSET in old.flatten().tolist():
-            new = torch.maximum(old, exponents_of(sizes.cpu(), dtype))
-            if not on_host and not e.waiting:  # the host does not ask again
-                new = torch.where(new == UNSET, 0, new)
+        asks = e.asks or e.waiting or {UNSET}.issuperset(old.flatten().tolist())
+        if on_host or (asks and bool(e.finite)):
+            new = torch.maximum(old, exponents_of(sizes.cpu(), dtype, kept))
             if not torch.equal(old, new):
                 _rescale_(e, suffix, old, new)
         e.begun.append(old != UNSET)
         e.nonzero.append(None if on_host and nonzero.all() else nonzero)
         e.scaled |= is_scaled(new)
         if not on_host:
-            most = _ORDINARY[dtype][1] * (torch.exp2(new.to(sizes)) if e.scaled else 1.0)
+            most = _ORDINARY[kept][1] * (as_units(new, sizes) if e.scaled else 1.0)
             assert e.finite is not None
             e.finite = e.finite & (sizes < most).all()
         old.copy_(new)
 
 
+def _kept_dtype(e: Entry) -> torch.dtype:
+    """The dtype whose range the state has: that of the computation, or a narrower one."""
+    narrow = e.group["state_dtype"] in (torch.float32, torch.bfloat16)
+    return torch.float32 if narrow else compute_dtype(e.param)
+
+
 def _as_tensor(size: Tensor | float) -> Tensor:
     return size if isinstance(size, Tensor) else torch.tensor(size, dtype=torch.float64)
+
+
+def fits(e: Entry) -> bool:
+    """Whether the gradient is finite and of a size that its units can hold; waits for it."""
+    dtype, found = compute_dtype(e.param), exponents(e)
+    most = _ORDINARY[_kept_dtype(e)][1]
+    parts = zip(e.parts, found, strict=True)
+    matrices = e.method.vector is not None
+    sizes = [
+        (matrix_norms(part.fold(e.grad)) if matrices else norms([e.grad], dtype).squeeze(0), x)
+        for part, x in parts
+    ]
+    return all(bool((size < most * as_units(x.to(size.device), size)).all()) for size, x in sizes)
 
 
 def _is_one(e: Entry) -> bool:

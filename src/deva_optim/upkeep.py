@@ -16,7 +16,7 @@ from torch import Tensor
 from . import bases
 from .adaptations import ema_mass
 from .bases import BASES, SIDES
-from .terms import Number, Term, add_gram_, both, value
+from .terms import Number, add_gram_, both, value
 from .units import UNSET, exponents
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def renew_(
 
     The settings are numbers for each matrix, which are told to `solve_`.
     """
-    mask = both(stack.finite, where)
+    mask = both(stack.taken, where)
     for side in SIDES:
         key = f"{name}_{side}"
         for some in _together(stack, key, members):
@@ -176,17 +176,27 @@ def _track_(stack: Stack) -> None:
     known = None if stack.fresh is None else ~stack.fresh
     accumulate_(stack, where=known)
     due = _due(stack)
-    if stack.method.rotated:  # M is taken along from the old basis to the new one
-        _turn_momentum_(stack, bases.restore, due)
+    turned = _restored_momentum(stack, due) if stack.method.rotated else []
     renew_(stack, "basis", bases.refresh_, due, where=known)
-    if stack.method.rotated:
-        _turn_momentum_(stack, bases.project, due)
+    for some, M_ in turned:  # M is taken along from the old basis to the new one
+        with stack.some("exp_avg", some) as M:
+            new = bases.project(M_, *stack.bases_of(some))
+            mask = both(stack.taken, known)
+            M.copy_(new if mask is None else torch.where(_over(_of(some, mask), new), new, M))
 
 
-def _turn_momentum_(stack: Stack, turn: Callable[..., Term], members: Some) -> None:
+def _restored_momentum(stack: Stack, members: Some) -> list[tuple[Some, Tensor]]:
+    """M in the coordinates of the parameter, for members whose bases are about to change."""
+    found = []
     for some in _together(stack, "exp_avg", members):
         with stack.some("exp_avg", some) as M:
-            M.copy_(value(turn(M, *stack.bases_of(some))))
+            found.append((some, value(bases.restore(M, *stack.bases_of(some)))))
+    return found
+
+
+def _over(mask: Tensor, X: Tensor) -> Tensor:
+    """A mask of matrices, shaped to choose among the entries of X."""
+    return mask.view((*mask.shape, *(1,) * (X.ndim - mask.ndim)))
 
 
 # SPlus: the identity for the first step, then a full decomposition now and then.

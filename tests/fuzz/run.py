@@ -13,7 +13,7 @@ from fuzz.case import Case, Event
 from fuzz.invariants import Before, Fault
 from fuzz.subject import Subject, small_pieces
 from fuzz.tensors import gradient
-from fuzz.twins import born, twins_of
+from fuzz.twins import RELOADED, born, twins_of
 
 
 def run(case: Case) -> None:
@@ -47,6 +47,8 @@ def _run(case: Case) -> None:
             grads = [gradient(g, p, seed) for g, p in zip(step.grads, case.params, strict=True)]
             grads = [g if main.takes_part(i) else None for i, g in enumerate(grads)]
             took = _step(main, grads)
+            if main.unsettled:
+                twins = [twin for twin in twins if twin.relation != RELOADED]
             for twin in twins:
                 twin.follow(grads, main, took)
     invariants.telemetry_is_finite(main)
@@ -77,6 +79,7 @@ def _step(main: Subject, grads: list[Tensor | None]) -> bool:
     """A step, and all that holds after it; returns whether it was taken, or raised an error."""
     before = invariants.look(main, grads)
     count = main.optimizer.skipped
+    main.unsettled |= any(b.skipped is None and b.grad is not None for b in before)
     try:
         main.step(grads)
     except FloatingPointError:

@@ -11,13 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deva_optim import screen, stack, terms, upkeep
+from deva_optim import stack, terms, units, upkeep
 from fuzz.case import Case
 from fuzz.tensors import weight
 from optimizers import OPTIMIZERS
-
-# The module that says what the host may look at.
-_UNITS = getattr(screen, "units", screen)
 
 # The sizes from which on work is cut into pieces, brought down to where small shapes reach them.
 _SMALL = (
@@ -50,6 +47,7 @@ class Subject:
         }
         self.params = [weight(spec) for spec in case.params]
         self.frozen: set[int] = set()
+        self.unsettled = False  # whether a step may or may not have been left out
         here = {p.group for p in case.params}
         late = {e[1] for s in case.steps for e in s.events if e[0] == "add"}
         self.joined = sorted(here - late or here)
@@ -110,7 +108,7 @@ class Subject:
                 p.grad = None
                 p.grad_dtype = None
             p.grad = g
-        with patched((_UNITS, "host_sees", lambda _: self.settings["path"] == "host")):
+        with patched((units, "host_sees", lambda _: self.settings["path"] == "host")):
             self.optimizer.step()
 
     def state(self, i: int) -> dict[str, Tensor]:

@@ -24,6 +24,8 @@ from fuzz.tensors import NOT_FINITE
 # arithmetic in another loop, the largest of 12,000 differences was 4e-16.
 TOLERANCE = 1e-10
 
+RELOADED = "reloaded, the same bits"
+
 
 @dataclass
 class Twin:
@@ -63,9 +65,13 @@ class Twin:
 
 
 def born(event: Event, main: Subject) -> list[Twin]:
-    """The twin that an event brings."""
-    if event == ("save",):
-        return [Twin("reloaded, the same bits", main.reloaded())]
+    """The twin that an event brings.
+
+    A copy through a file does not know of gradients that were too large for their units: on the
+    device's path the host hears of them a step late, and raises the units then.
+    """
+    if event == ("save",) and not main.unsettled:
+        return [Twin(RELOADED, main.reloaded())]
     if event == ("deepcopy",):
         return [Twin("deepcopied, the same bits", main.deepcopied())]
     return []
@@ -94,12 +100,11 @@ def comparable(case: Case) -> bool:
 
     It does not in float32 (a tolerance would hide what is looked for), with gradients that have
     directions of rounding alone (SOAP and the sign methods divide those by themselves, and the
-    matrix sign lifts them), on the long side of a rectangle, where the first covariance is
-    singular, and with products in half precision.
+    matrix sign lifts them), and with products in half precision.
     """
     for group in case.groups:
         options = group.options
-        if options.get("eps", 1e-8) < 1e-8 or options.get("sides") != "short":
+        if options.get("eps", 1e-8) < 1e-8:
             return False
         if options.get("state_dtype") or options.get("msign_dtype"):
             return False
