@@ -18,7 +18,7 @@ from torch import Tensor
 from .bases import BASES, project
 from .layout import PARAMETER_SHAPED, Part
 from .methods import Method, method_of
-from .terms import Number, Term, add_, both, scaled, value
+from .terms import Number, Term, add_, both, over, scaled, value
 from .units import as_units, compute_dtype, exponents, is_scaled, scalar_dtype, suffixes
 
 # Copying a small tensor into a stack costs less than launching its kernels one by one; a large one
@@ -114,7 +114,8 @@ class Stack:
     a parameter B×…; `broadcast` shapes both to multiply B×…×n×m.
 
     Attributes:
-        G: The gradients, in the precision of the computation, zero where not finite; B×…×n×m.
+        G: The gradients, in units and in the precision of the computation, zero where they are not
+            taken in; B×…×n×m.
         unit: 2^e of each matrix, shaped to multiply the stack; 1 if that is all of them.
         finite: Whose gradient is finite, B, bool; None if all are known to be.
         nonzero: Which matrices have a gradient that is not zero, bool; None if all have.
@@ -159,7 +160,7 @@ class Stack:
     def broadcast(self, x: Tensor) -> Tensor:
         """A number for each parameter or matrix, shaped to multiply the stack."""
         x = x if x.dtype == torch.bool else x.to(self.dtype)
-        return x.view(*x.shape, *(1,) * (self.G.ndim - x.ndim))
+        return over(x, self.G)
 
     def weight(self, beta: float, gate: Tensor | None) -> Number:
         """1 − β, or zero where the gate is closed: what lerp_ needs to average."""
@@ -239,12 +240,12 @@ class Stack:
     def _gradients(self) -> Tensor:
         G = _gather([self.part.fold(e.grad) for e in self.entries], self.dtype)
         G = -G if self.group["maximize"] else G
-        if self.finite is not None:  # a weight of zero would not silence NaN
-            G = torch.where(self.finite.view(-1, *(1,) * (G.ndim - 1)), G, 0)
+        if self.taken is not None:  # a weight of zero would not silence NaN
+            G = torch.where(over(self.taken, G), G, 0)
         if any(e.is_scaled for e in self.entries):
             found = torch.stack([exponents(e)[self.index] for e in self.entries])
             unit = as_units(found, G)
-            self.unit = unit.view(*unit.shape, *(1,) * (G.ndim - unit.ndim))
+            self.unit = over(unit, G)
             G = G / self.unit
         return G
 

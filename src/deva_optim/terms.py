@@ -94,6 +94,11 @@ def compact(x: Tensor) -> Tensor:
     return x.reshape(()) if x.numel() == 1 else x
 
 
+def over(x: Tensor, X: Tensor) -> Tensor:
+    """Numbers for the first dimensions of X, shaped to multiply all of it."""
+    return x.view((*x.shape, *(1,) * (X.ndim - x.ndim)))
+
+
 @overload
 def both(a: Tensor, b: Tensor | None) -> Tensor: ...
 
@@ -111,7 +116,7 @@ def both(a: Tensor | None, b: Tensor | None) -> Tensor | None:
     if a is None or b is None:
         return b if a is None else a
     short, long = (a, b) if a.ndim < b.ndim else (b, a)
-    return long & short.view(*short.shape, *(1,) * (long.ndim - short.ndim))
+    return long & over(short, long)
 
 
 def add_(X: Tensor, term: Term, *, keep: Number = 1.0, weight: Number = 1.0) -> None:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from .adaptations import DIRECTION
 from .layout import PARAMETER_SHAPED, Part
+from .terms import over
 
 if TYPE_CHECKING:
     from .stack import Entry
@@ -225,5 +226,5 @@ def _rescale_(e: Entry, suffix: str, old: Tensor, new: Tensor) -> None:
         else:
             continue
         factor = torch.exp2((power * change).float()).to(X.dtype)
-        X.mul_(factor.view((*factor.shape, *(1,) * (X.ndim - factor.ndim))))
+        X.mul_(over(factor, X))
     e.renews |= f"root_left{suffix}" in e.state or f"root_right{suffix}" in e.state

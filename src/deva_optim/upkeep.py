@@ -16,7 +16,7 @@ from torch import Tensor
 from . import bases
 from .adaptations import ema_mass
 from .bases import BASES, SIDES
-from .terms import Number, add_gram_, both, value
+from .terms import Number, add_gram_, both, over, value
 from .units import UNSET, exponents
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def _track_(stack: Stack) -> None:
         with stack.some("exp_avg", some) as M:
             new = bases.project(M_, *stack.bases_of(some))
             mask = both(stack.taken, known)
-            M.copy_(new if mask is None else torch.where(_over(_of(some, mask), new), new, M))
+            M.copy_(new if mask is None else torch.where(over(_of(some, mask), new), new, M))
 
 
 def _restored_momentum(stack: Stack, members: Some) -> list[tuple[Some, Tensor]]:
@@ -192,11 +192,6 @@ def _restored_momentum(stack: Stack, members: Some) -> list[tuple[Some, Tensor]]
         with stack.some("exp_avg", some) as M:
             found.append((some, value(bases.restore(M, *stack.bases_of(some)))))
     return found
-
-
-def _over(mask: Tensor, X: Tensor) -> Tensor:
-    """A mask of matrices, shaped to choose among the entries of X."""
-    return mask.view((*mask.shape, *(1,) * (X.ndim - mask.ndim)))
 
 
 # SPlus: the identity for the first step, then a full decomposition now and then.
