@@ -9,34 +9,42 @@ CASES ?= 100000
 SECONDS ?=
 SEED ?= 0
 JOBS ?= $(shell nproc)
+# Without bytecode, which Python writes for what it imports: torch alone has thousands of files.
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile \
+	--constraint constraints.txt
 
 .PHONY: demo test fuzz lint format clean
 
-demo: .venv/installed
+demo: .venv/lab
 	$(BIN)/deva compare
 
 test: lint
 	$(BIN)/python -m pytest -n auto
 
-fuzz: .venv/installed
+fuzz: .venv/test
 	PYTHONPATH=tests $(BIN)/python -m fuzz --seed $(SEED) --jobs $(JOBS) \
 		$(if $(SECONDS),--seconds $(SECONDS),--cases $(CASES))
 
-lint: .venv/installed
+lint: .venv/test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-format: .venv/installed
+format: .venv/test
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis dist runs
 
-# The pinned torch first, so that nothing after it asks for another.
-.venv/installed: pyproject.toml constraints.txt
+# What the demo needs. The pinned torch first, so that nothing after it asks for another.
+.venv/lab: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt torch numpy
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[test,check]"
+	$(INSTALL) torch numpy
+	$(INSTALL) --editable ".[lab]"
+	touch $@
+
+# What the checks need besides, in the same environment.
+.venv/test: .venv/lab
+	$(INSTALL) --editable ".[test,check]"
 	touch $@
