@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, Final
 
-import deva_optim
-
-from .commands import bench, compare, data, methods, race, report, reproduce, train
-from .errors import UsageError
+from .errors import MissingExtra, UsageError
+from .extras import extra_of, require
+from .usage import bench, compare, data, methods, race, report, reproduce, train
 
 DESCRIPTION = """\
 Compare optimizers on real training, on your own machine.
@@ -22,6 +23,12 @@ Compare optimizers on real training, on your own machine.
   deva race --rules                               the fewest tokens to a tuned Muon's loss
 """
 
+PACKAGES: Final = {
+    "lab": "the laboratory's packages",
+    "hub": "the packages of the Hugging Face hub",
+    "tensorboard": "TensorBoard",
+}
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; the exit code is 0, 1 if it failed, 2 if it makes no sense."""
@@ -29,14 +36,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser().parse_args(words)
     options.words = words
     try:
-        code: int = options.run(options)
+        return _run(options)
+    except MissingExtra as error:
+        return _say_missing(options.command, error)
     except UsageError as error:
         print(f"deva: {error}", file=sys.stderr)
         return 2
+    except ModuleNotFoundError as error:
+        missing = extra_of(error)
+        if missing is None:
+            raise
+        return _say_missing(options.command, missing)
     except BrokenPipeError:  # the reader of the output has left, as `head` does
         sys.stderr.close()
         return 1
-    return code
 
 
 def parser() -> argparse.ArgumentParser:
@@ -46,8 +59,34 @@ def parser() -> argparse.ArgumentParser:
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    top.add_argument("--version", action="version", version=f"deva {deva_optim.__version__}")
+    top.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for module in (compare, train, methods, bench, report, data, reproduce, race):
         module.add(commands)
     return top
+
+
+def _run(options: argparse.Namespace) -> int:
+    """Carry the command out, which is imported only now: torch alone takes seconds."""
+    for module in options.needs:
+        require(module)
+    command = import_module(f".commands.{options.command}", __package__)
+    code: int = command.run(options)
+    return code
+
+
+def _say_missing(command: str, error: MissingExtra) -> int:
+    needed = PACKAGES[error.extra]
+    what = f"deva {command} needs {needed}: {error.remedy} ({error.package} is missing)"
+    print(what, file=sys.stderr)
+    return 2
+
+
+class _Version(argparse.Action):
+    """Prints the version of the library, which is imported for it."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *arguments: Any) -> None:
+        from deva_optim import __version__
+
+        print(f"deva {__version__}")
+        parser.exit()

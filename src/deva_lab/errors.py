@@ -17,14 +17,25 @@ class LostRank(RuntimeError):  # noqa: N818
 class MissingExtra(UsageError):  # noqa: N818
     """A part of the laboratory that needs a package which is not installed.
 
+    Attributes:
+        package: What is missing.
+        extra: The extra of this project that brings it.
+
     >>> print(MissingExtra("datasets", extra="hub"))
-    the package datasets is not installed: pip install 'deva-optim[hub]'
+    the package datasets is not installed: pip install "deva-optim[hub]"
     """
 
-    def __init__(self, package: str, *, extra: str) -> None:
-        super().__init__(
-            f"the package {package} is not installed: pip install 'deva-optim[{extra}]'"
-        )
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(package, extra)  # all that it is made of, so that processes can pass it on
+        self.package, self.extra = package, extra
+
+    def __str__(self) -> str:
+        return f"the package {self.package} is not installed: {self.remedy}"
+
+    @property
+    def remedy(self) -> str:
+        """What to type."""
+        return f'pip install "deva-optim[{self.extra}]"'
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> UsageError:

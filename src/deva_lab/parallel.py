@@ -11,22 +11,21 @@ import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Final, get_args
+from typing import TYPE_CHECKING, Final
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from .errors import LostRank, UsageError
-from .ranks import ALONE, Mode, Ranks, Several
-from .settings import RunSettings
+from .ranks import ALONE, Ranks, Several
+from .settings import MODES, Mode, RunSettings
 from .tasks import kind_of
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
-MODES: Final[tuple[Mode, ...]] = get_args(Mode)
 _NEEDED: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what torchrun says
 
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from .entrants import Entrant
 from .errors import UsageError
+from .presets import default_size, offer_of, preset_of
 from .settings import DType, RunSettings
-from .tasks import check_task, kind_of, preset_of
+from .tasks import check_task
 
 EVALUATIONS = 10  # of a run, unless the user says how often
 
@@ -84,7 +85,6 @@ def plan(request: Request) -> list[RunSettings]:
 
 def common(request: Request) -> RunSettings:
     """What all runs of a request share, with the first optimizer and seed."""
-    kind = kind_of(request.task)
     size = request.size or default_size(request.task)
     preset = preset_of(request.task, size)
     batch = preset.batch if request.batch is None else request.batch
@@ -94,7 +94,7 @@ def common(request: Request) -> RunSettings:
     settings = RunSettings(
         task=request.task,
         size=size,
-        data=kind.data if request.data is None else request.data,
+        data=offer_of(request.task).data if request.data is None else request.data,
         optimizer=entrant.label,
         lr=rates_of(entrant, request.rates)[0],
         seed=request.seeds[0],
@@ -112,12 +112,6 @@ def common(request: Request) -> RunSettings:
     )
     check_numbers(settings)
     return settings
-
-
-def default_size(task: str) -> str:
-    """The size that a task has unless one is given: "small" if there is one, else the first."""
-    sizes = kind_of(task).presets
-    return "small" if "small" in sizes else next(iter(sizes))
 
 
 def rates_of(entrant: Entrant, rates: Sequence[Rate]) -> list[float]:

@@ -6,15 +6,15 @@ The loop and the tasks ask either of them the same questions. Several ranks must
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, Literal, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from .errors import UsageError
+from .settings import Mode
 
-Mode = Literal["ddp", "fsdp", "hsdp"]
 T = TypeVar("T")
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any, Final, Literal, get_args
 
 DType = Literal["float32", "bfloat16"]
+DTYPES: Final[tuple[DType, ...]] = get_args(DType)
+Mode = Literal["ddp", "fsdp", "hsdp"]  # how a model is spread over ranks
+MODES: Final[tuple[Mode, ...]] = get_args(Mode)
 
 
 @dataclass(frozen=True)

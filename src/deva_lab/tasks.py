@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from . import language, quadratic, vision
 from .errors import UsageError, unknown
+from .presets import preset_of
 from .ranks import ALONE, Ranks
 from .settings import RunSettings
 
@@ -44,20 +45,9 @@ class Task(Protocol):
         """
 
 
-class Preset(NamedTuple):
-    """What a size has unless the user says otherwise."""
-
-    steps: int
-    batch: int
-    vocabulary: int | str = 0
-
-
 class Kind(NamedTuple):
-    """A kind of task."""
+    """What is done for a kind of task; `presets.py` says what it is and which sizes it has."""
 
-    about: str
-    data: str  # the data that it has unless the user says otherwise
-    presets: Mapping[str, Preset]  # by size
     check: Callable[[RunSettings], None]
     make: Callable[[RunSettings, Report], Task]
     whole_batch: bool = False  # whether its model must see a batch as a whole, for its norms
@@ -95,52 +85,14 @@ def _make_quadratic(settings: RunSettings, report: Report) -> Task:
     return quadratic.Quadratic(settings.size, seed=settings.seed, batch=settings.batch)
 
 
+_IMAGES: Final = Kind(_check_images, _make_images)
 TASKS: Final[Mapping[str, Kind]] = MappingProxyType(
     {
-        "gpt": Kind(
-            "a GPT of the paper's family on text",
-            "python",
-            {
-                "tiny": Preset(steps=200, batch=16, vocabulary=256),
-                "small": Preset(steps=200, batch=8, vocabulary=512),
-                "small-wide": Preset(steps=200, batch=8, vocabulary=512),
-                "small-deep": Preset(steps=200, batch=8, vocabulary=512),
-                "medium": Preset(steps=2000, batch=16, vocabulary=4096),
-                "large": Preset(steps=5000, batch=32, vocabulary="gpt2"),
-                "paper": Preset(steps=28_483, batch=48, vocabulary="gpt2"),
-            },
-            _check_text,
-            _make_text,
-        ),
-        "resnet": Kind(
-            "ResNet-20 on images",
-            vision.DEFAULT_DATA,
-            {size: Preset(steps=400, batch=128) for size in vision.SIZES["resnet"]},
-            _check_images,
-            _make_images,
-            whole_batch=True,
-        ),
-        "vit": Kind(
-            "a vision transformer on images",
-            vision.DEFAULT_DATA,
-            {size: Preset(steps=400, batch=128) for size in vision.SIZES["vit"]},
-            _check_images,
-            _make_images,
-        ),
-        "mlp": Kind(
-            "a multilayer perceptron on images",
-            vision.DEFAULT_DATA,
-            {size: Preset(steps=400, batch=128) for size in vision.SIZES["mlp"]},
-            _check_images,
-            _make_images,
-        ),
-        "quadratic": Kind(
-            "the paper's trace quadratic, a 9 × 9 matrix with noisy gradients",
-            "none",
-            {size: Preset(steps=1000, batch=1) for size in quadratic.SIZES},
-            _check_quadratic,
-            _make_quadratic,
-        ),
+        "gpt": Kind(_check_text, _make_text),
+        "resnet": Kind(_check_images, _make_images, whole_batch=True),
+        "vit": _IMAGES,
+        "mlp": _IMAGES,
+        "quadratic": Kind(_check_quadratic, _make_quadratic),
     }
 )
 
@@ -150,14 +102,6 @@ def kind_of(task: str) -> Kind:
     if task not in TASKS:
         raise unknown("task", task, TASKS)
     return TASKS[task]
-
-
-def preset_of(task: str, size: str) -> Preset:
-    """What a size of a task has unless the user says otherwise."""
-    presets = kind_of(task).presets
-    if size not in presets:
-        raise unknown(f"size of {task}", size, presets)
-    return presets[size]
 
 
 def check_task(settings: RunSettings) -> None:

@@ -22,7 +22,6 @@ from .errors import UsageError, unknown
 from .models import mlp, resnet, vit
 from .ranks import ALONE, Ranks
 
-DEFAULT_DATA: Final = "digits"
 SIZES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {"resnet": tuple(resnet.SIZES), "vit": tuple(vit.SIZES), "mlp": tuple(mlp.SIZES)}
 )

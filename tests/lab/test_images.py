@@ -336,13 +336,17 @@ def test_unknown_name_and_missing_path(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "package", "extra"),
-    [("cifar10", "datasets", "hub"), ("digits", "sklearn", "lab"), ("imagenet-1k", "PIL", "lab")],
+    ("name", "module", "package", "extra"),
+    [
+        ("cifar10", "datasets", "datasets", "hub"),
+        ("digits", "sklearn", "scikit-learn", "lab"),
+        ("imagenet-1k", "PIL", "pillow", "lab"),
+    ],
 )
 def test_missing_extra(
-    name: str, package: str, extra: str, monkeypatch: pytest.MonkeyPatch
+    name: str, module: str, package: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingExtra, match=rf"{package} is not installed: .*\[{extra}\]"):
         check_images(name)
 

@@ -18,7 +18,8 @@ from deva_lab.errors import UsageError
 from deva_lab.keeping import Keeping
 from deva_lab.language import TextTask
 from deva_lab.progress import Result
-from deva_lab.ranks import ALONE, Alone, Mode, Several
+from deva_lab.ranks import ALONE, Alone, Several
+from deva_lab.settings import Mode
 from deva_lab.training import Run, train
 from ranks import run
 

@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from deva_lab.data.documents import DOCUMENT_CHARACTERS, Texts, cut_documents, require
-from deva_lab.errors import MissingExtra, UsageError
+from deva_lab.data.documents import DOCUMENT_CHARACTERS, Texts, cut_documents
+from deva_lab.errors import UsageError
 
 DOCUMENTS = [
     "The first.\n\nTwo paragraphs.",
@@ -169,5 +169,3 @@ def test_checking_names_what_is_missing(tmp_path: Path) -> None:
     (tmp_path / "a.docx").touch()
     with pytest.raises(UsageError, match=r"a.docx is of no known format: .* \.jsonl"):
         Texts((tmp_path / "a.docx",)).check()
-    with pytest.raises(MissingExtra, match=r"pip install 'deva-optim\[hub\]'"):
-        require("a_package_that_nobody_has", extra="hub")

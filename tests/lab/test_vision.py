@@ -254,7 +254,7 @@ def test_errors_come_before_anything_is_loaded(
 def test_every_size_is_accepted_for_some_data() -> None:
     for family, sizes in vision.SIZES.items():
         for size in sizes:
-            check_image_task(family, size, "imagenet-1k" if "16" in size else vision.DEFAULT_DATA)
+            check_image_task(family, size, "imagenet-1k" if "16" in size else "digits")
 
 
 def test_arguments_are_checked() -> None:

@@ -12,24 +12,11 @@ Each has a --help of its own.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from importlib import import_module
 from typing import Final
 
-from . import launches, step, training
-
-
-def _ranks(argv: Sequence[str]) -> int:
-    from . import ranks  # torch's distributed tensors take a while to import
-
-    return ranks.main(argv)
-
-
-COMMANDS: Final[dict[str, Callable[[Sequence[str]], int]]] = {
-    "step": step.main,
-    "training": training.main,
-    "launches": launches.main,
-    "ranks": _ranks,
-}
+COMMANDS: Final = ("step", "training", "launches", "ranks")  # a module each
 
 
 def main(argv: Sequence[str]) -> int:
@@ -38,10 +25,12 @@ def main(argv: Sequence[str]) -> int:
     if name in ("-h", "--help"):
         print(__doc__)
         return 0
-    if name in COMMANDS:
-        return COMMANDS[name](rest)
     if name.startswith("-"):  # options alone are those of `step`
-        return step.main(argv)
-    known = ", ".join(COMMANDS)
-    print(f"deva bench: unknown command {name!r}; known are {known}", file=sys.stderr)
-    return 2
+        name, rest = "step", list(argv)
+    if name not in COMMANDS:
+        known = ", ".join(COMMANDS)
+        print(f"deva bench: unknown command {name!r}; known are {known}", file=sys.stderr)
+        return 2
+    benchmark = import_module(f".{name}", __package__)  # only now: torch takes seconds
+    code: int = benchmark.main(rest)
+    return code

@@ -19,12 +19,6 @@ from deva_optim.upkeep import DECOMPOSED, INVERSE_ROOT, TRACKED
 
 from ..entrants import ENTRANTS, options_of
 from ..errors import unknown
-from . import Commands, add_command
-
-DESCRIPTION = """\
-Print the table of optimizers: basis, direction, adaptation, usual learning rate. With a name, print
-the options that it takes, as in --optimizers deva:sides=short,refresh_every=20.
-"""
 
 BASES = (
     (None, "–"),
@@ -44,15 +38,6 @@ ADAPTATIONS = (
 )
 
 ROWS = {"deva": "deva-sinf-whitened", "deva-sinf-authors": "deva-sinf", "torch-adamw": "adamw"}
-
-
-def add(commands: Commands) -> None:
-    """Add the command."""
-    parser = add_command(
-        commands, "methods", help="the optimizers, and the options of each", description=DESCRIPTION
-    )
-    parser.add_argument("name", nargs="?", help="one of them")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Final
 
 from ..carry_out import carry_out, check_jobs
@@ -25,46 +24,7 @@ from ..reproduce.trained import check_runs
 from ..runner import Orders
 from ..settings import RunSettings
 from ..stopping import Stopping
-from . import Commands, add_command
 from .options import command_line
-
-DESCRIPTION = """\
-Race optimizers to the final loss of a tuned Muon: the fewest tokens win. See docs/race.md.
-
-  deva race --rules                    the rules
-  deva race --entries                  what takes part
-  deva race                            tune, freeze and run everything, and print the board
-  deva race tune muon-quick soft       tune some: learning rates on the tuning seeds
-  deva race freeze                     write down the rates, before the final seeds are run
-  deva race final soft                 run the final seeds of what is frozen
-  deva race --list                     the leaderboard, with the command of each entry
-  deva race confirm soft --at books wide      other tasks, at the same rate
-  deva race robustness soft muon adamw        rates within 1 % of the best, ends sought
-  deva race page --docs docs           race.md, race.jsonl, race.json and the chart
-  deva race recipe soft                the command for modded-nanogpt's track, on GPUs
-
-Every stage goes on where it was stopped. All runs stay in DIR/results.jsonl.
-"""
-
-
-def add(commands: Commands) -> None:
-    """Add the command."""
-    parser = add_command(
-        commands, "race", help="the fewest tokens to a tuned Muon's loss", description=DESCRIPTION
-    )
-    parser.add_argument("stage", nargs="?", default="all", metavar="STAGE", help=", ".join(STAGES))
-    parser.add_argument("names", nargs="*", metavar="ENTRY", help="(all)")
-    parser.add_argument("--rules", action="store_true", help="print the rules")
-    parser.add_argument("--entries", action="store_true", help="print the entries")
-    parser.add_argument("--list", action="store_true", help="print the leaderboard")
-    parser.add_argument("--at", nargs="+", default=[], metavar="PLACE", help="where to confirm")
-    parser.add_argument("--jobs", type=int, metavar="N", help="runs side by side (as cores allow)")
-    parser.add_argument(
-        "--out", type=Path, default=Path("runs/race"), metavar="DIR", help="(runs/race)"
-    )
-    parser.add_argument("--results", type=Path, metavar="FILE", help="look at these, not at DIR's")
-    parser.add_argument("--docs", type=Path, default=Path("docs"), metavar="DIR", help="(docs)")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace, race: Race | None = None) -> int:

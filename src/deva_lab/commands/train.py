@@ -12,7 +12,7 @@ from ..display import Display, Silent, display
 from ..entrants import Entrant
 from ..errors import LostRank, UsageError
 from ..files import append_line, write_text
-from ..parallel import MODES, check, joined, launcher
+from ..parallel import check, joined, launcher
 from ..plan import plan
 from ..progress import Result
 from ..publish import publish
@@ -21,50 +21,16 @@ from ..runner import Orders, run_one
 from ..settings import RunSettings
 from ..stopping import Stopping
 from ..tasks import make_task
-from . import Commands, add_command
+from ..usage.train import OPTIMIZER
 from .options import (
     OPTIONS,
-    add_output,
-    add_training,
     command_line,
     given_options,
     output_folder,
     request_of,
 )
 
-OPTIMIZER = "deva"
 DEFAULTS = {"optimizer": OPTIMIZER, "seed": 0}
-DESCRIPTION = """\
-Train one model. Checkpoints are written whole or not at all, and --resume goes on from the newest
-to the same bits. SIGTERM and Ctrl-C save before they end it; a second one does not wait.
-
-  deva train --optimizer deva:sides=short --size small --steps 2000 --out runs/first
-  deva train --resume runs/first
-
-Over several processes, on the batches of one process: --parallel under torchrun. A command that is
-given again, as torchrun does when a rank has died, goes on from the last checkpoint.
-
-  torchrun --nproc-per-node 2 --max-restarts 3 -m deva_lab train --parallel fsdp --out runs/two
-"""
-
-
-def add(commands: Commands) -> None:
-    """Add the command."""
-    parser = add_command(
-        commands, "train", help="one run, with checkpoints", description=DESCRIPTION
-    )
-    parser.add_argument("--optimizer", metavar="NAME[:SETTINGS]", help=f"({OPTIMIZER})")
-    parser.add_argument("--lr", help="learning rate (the optimizer's usual one)")
-    parser.add_argument("--seed", type=int, help="of weights and batches (0)")
-    parser.add_argument(
-        "--parallel",
-        choices=MODES,
-        help="train over the ranks of torchrun: ddp, each with the whole model; fsdp, each with a "
-        "shard of it; hsdp, copies in shards (a copy a node, two on a single one)",
-    )
-    add_training(parser)
-    add_output(parser, "train")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ..atomic import read_sealed, replacing_folder, write_sealed
 from ..errors import UsageError
+from . import SHARD_TOKENS
 from .documents import Texts
 from .shards import (
     ShardFiles,
@@ -41,7 +42,6 @@ from .tokenizers import (
 )
 from .tokens import Tokens
 
-SHARD_TOKENS = 100_000_000  # as modded-nanogpt cuts them
 ATTEMPTS = 3  # at a cache that other processes may be changing
 
 
@@ -137,6 +137,7 @@ def prepare(
         raise UsageError(f"shard_tokens must be at least 1, got {shard_tokens}")
     if out.exists() and not _is_empty(out):
         raise UsageError(f"{out} is there and not empty: give a new folder")
+    check_corpus(source, vocabulary)
     corpus = load_corpus(source, vocabulary=vocabulary, cache=cache, report=report)
     if corpus.vocabulary > 1 << 16:
         raise UsageError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import importlib.util
 import io
 import json
 import lzma
@@ -20,7 +19,8 @@ from pathlib import Path, PurePath
 from typing import IO, TYPE_CHECKING, cast
 
 from ..atomic import file_digest
-from ..errors import MissingExtra, UsageError
+from ..errors import UsageError
+from ..extras import require
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -83,15 +83,9 @@ def _check_format(path: Path) -> None:
             f"each also with {', '.join(COMPRESSIONS)} behind it, or modded-nanogpt shards (.bin)"
         )
     if kind == ".parquet":
-        require("pyarrow", extra="hub")
+        require("pyarrow")
     if compression == ".zst":
-        require("zstandard", extra="lab")
-
-
-def require(package: str, *, extra: str) -> None:
-    """Raise MissingExtra unless the package can be imported."""
-    if importlib.util.find_spec(package) is None:
-        raise MissingExtra(package, extra=extra)
+        require("zstandard")
 
 
 def _read_file(path: Path, *, cut: bool) -> Iterator[str]:
@@ -132,7 +126,7 @@ def _decompressed(stream: IO[bytes], compression: str) -> IO[bytes]:
     if compression == ".gz":
         return cast("IO[bytes]", gzip.open(stream))
     if compression == ".zst":
-        require("zstandard", extra="lab")
+        require("zstandard")
         import zstandard
 
         reader = zstandard.ZstdDecompressor().stream_reader(stream, read_across_frames=True)
@@ -183,7 +177,7 @@ def _read_jsonl(stream: IO[bytes]) -> Iterator[str]:
 
 
 def _read_parquet(stream: IO[bytes]) -> Iterator[str]:
-    require("pyarrow", extra="hub")
+    require("pyarrow")
     from pyarrow import parquet  # type: ignore[import-untyped]
 
     with tempfile.TemporaryFile() as copy:

@@ -9,8 +9,8 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from ..errors import UsageError, unknown
+from ..extras import require
 from .decoding import SHOWN_SIDE
-from .documents import require
 from .folder import in_data_folder
 from .image_folders import archive_images, folder_images, is_image
 from .image_parquet import parquet_images
@@ -69,11 +69,11 @@ def load_images(name: str, *, cache: Path | None = None, report: Report = silent
 def check_images(name: str) -> None:
     """Raises UsageError for what `load_images` would find missing, without loading anything."""
     if name == "digits":
-        require("sklearn", extra="lab")
+        require("sklearn")
         return
-    require("PIL", extra="lab")
+    require("PIL")
     if name in HUB:
-        require("datasets", extra="hub")
+        require("datasets")
         return
     path = _path_of(name)
     if name == "cifar10-small":
@@ -81,8 +81,8 @@ def check_images(name: str) -> None:
     elif path.is_file():
         _check_archive(path)
     elif any(path.rglob(PARQUET)):
-        require("pyarrow", extra="hub")
-        require("fsspec", extra="hub")
+        require("pyarrow")
+        require("fsspec")
     elif cifar_files(path) is None and not any(map(is_image, path.rglob("*"))):
         raise UsageError(f"there is no image in the folder {path}")
 

@@ -15,7 +15,8 @@ from typing import Protocol
 
 from ..atomic import replacing
 from ..errors import UsageError, unknown
-from .documents import Texts, format_of, require
+from ..extras import require
+from .documents import Texts, format_of
 from .folder import in_data_folder
 
 Report = Callable[[str], None]
@@ -76,7 +77,7 @@ class HubSource:
 
     def check(self) -> None:
         """Raise MissingExtra without the library `datasets`."""
-        require("datasets", extra="hub")
+        require("datasets")
 
     def fetch(self, cache: Path, report: Report) -> Texts:
         """The documents in one file of the cache, which a kill leaves whole or absent."""

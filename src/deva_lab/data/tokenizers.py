@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import UsageError
-from .documents import require
+from ..extras import require
 from .folder import data_folder
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class BytePairTokenizer:
     """
 
     def __init__(self, serialised: str) -> None:
-        require("tokenizers", extra="lab")
+        require("tokenizers")
         import tokenizers
 
         self._inner = tokenizers.Tokenizer.from_str(serialised)
@@ -116,7 +116,7 @@ class Gpt2Tokenizer:
     end = GPT2_END
 
     def __init__(self) -> None:
-        require("tiktoken", extra="lab")
+        require("tiktoken")
         folder = gpt2_folder()
         self._inner = _gpt2_encoding(folder) if folder else _downloaded_gpt2()
         self._lengths = np.zeros(self.vocabulary, dtype=np.int64)
@@ -160,10 +160,10 @@ def check_vocabulary(vocabulary: int | str) -> None:
     """Raise UsageError where such a tokenizer cannot be had; nothing is downloaded."""
     parsed = parse_vocabulary(vocabulary)
     if parsed == GPT2:
-        require("tiktoken", extra="lab")
+        require("tiktoken")
         gpt2_folder()
     elif parsed != BYTES:
-        require("tokenizers", extra="lab")
+        require("tokenizers")
 
 
 def cut_words(text: str, *, size: int = PIECE_CHARACTERS) -> Iterator[str]:
@@ -190,7 +190,7 @@ def train_byte_pairs(texts: Iterable[str], *, vocabulary: int) -> str:
 
     It depends on the texts alone. Where they are short it has fewer tokens.
     """
-    require("tokenizers", extra="lab")
+    require("tokenizers")
     import tokenizers
     from tokenizers import decoders, models, pre_tokenizers, trainers
 

@@ -17,7 +17,8 @@ from ..files import write_text
 from ..fragments import unbroken
 from ..report import part
 from ..wording import listed
-from .experiment import Experiment, Scale, Shown, kept, markdown_table, origin
+from . import Scale
+from .experiment import Experiment, Shown, kept, markdown_table, origin
 from .light import light_figures
 from .trained import Trained, kept_record
 

@@ -14,7 +14,8 @@ from ..models.gpt import GPT, SIZES
 from ..settings import RunSettings
 from ..vision import build_model
 from ..wording import count
-from .experiment import Experiment, Scale
+from . import Scale
+from .experiment import Experiment
 from .trained import Trained, runs_of
 
 GPT2_IDS = 50_257

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -17,9 +17,8 @@ import deva_optim
 
 from ..environment import environment
 from ..files import write_text
+from . import Scale
 
-Scale = Literal["cpu", "paper"]
-SCALES: Final[tuple[Scale, ...]] = ("cpu", "paper")
 Say = Callable[[str], None]
 Settings = Mapping[str, Any]
 

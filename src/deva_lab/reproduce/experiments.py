@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from ..errors import unknown
 from . import (
+    Scale,
     batch,
     beta3,
     cifar,
@@ -31,7 +32,7 @@ from . import (
     trace_figure,
     variants,
 )
-from .experiment import Experiment, Scale, Settings
+from .experiment import Experiment, Settings
 from .printed import PRINTED
 from .trained import Runs, Show, Trained
 

@@ -17,7 +17,7 @@ from ..entrants import Entrant
 from ..environment import default_device
 from ..palette import COLOURS, Style
 from ..settings import RunSettings
-from .experiment import Scale
+from . import Scale
 
 ADAM: Final = (0.9, 0.999)  # the betas of Adam and of its like
 

@@ -16,7 +16,7 @@ from ..environment import default_device
 from ..progress import Result
 from ..settings import RunSettings
 from ..wording import count
-from .experiment import Scale
+from . import Scale
 from .language_methods import (
     DEVA,
     METHODS,

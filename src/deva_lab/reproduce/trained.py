@@ -15,7 +15,8 @@ from ..progress import Result
 from ..settings import RunSettings
 from ..summary import read_results
 from ..tasks import check_task
-from .experiment import Scale, Shown
+from . import Scale
+from .experiment import Shown
 
 Kind = Literal["text", "images"]
 Runs = Callable[[Scale, str], Sequence[RunSettings]]

@@ -1,0 +1,42 @@
+"""What `deva compare` takes."""
+
+from __future__ import annotations
+
+from . import Commands, add_command
+from .training import add_output, add_training
+
+OPTIMIZERS = "deva,muon,soap,adamw"
+DESCRIPTION = """\
+Train the same model with several optimizers, from the same weights on the same batches, and write
+results.jsonl, curves.png, curves.svg and report.html.
+
+  deva compare
+  deva compare --optimizers deva,deva:variant=factored,muon:nesterov=true
+  deva compare --lr x0.3,x1,x3 --seeds 3          each optimizer is reported at its own best rate
+  deva compare --data book.txt --size tiny --steps 500
+  deva compare --resume runs/compare-20260101-1200
+"""
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    parser = add_command(
+        commands,
+        "compare",
+        help="several optimizers on the same task, and a report",
+        description=DESCRIPTION,
+        needs=("numpy", "matplotlib"),
+    )
+    parser.add_argument(
+        "--optimizers",
+        metavar="LIST",
+        help=f"names with settings, see `deva methods` ({OPTIMIZERS})",
+    )
+    parser.add_argument(
+        "--lr", metavar="LIST", help="rates for all, or x0.5,x1,x2: multiples of each one's usual"
+    )
+    parser.add_argument("--seeds", metavar="N|LIST", help="how many, or which (1)")
+    parser.add_argument("--baseline", metavar="NAME", help="whose final loss is the target (adamw)")
+    parser.add_argument("--jobs", type=int, metavar="N", help="runs side by side (as cores allow)")
+    add_training(parser)
+    add_output(parser, "compare")

@@ -1,0 +1,180 @@
+"""The command where packages are missing: it gives help at once, and says what to install."""
+
+import os
+import pickle
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deva_lab import cli, quadratic, vision
+from deva_lab.commands import methods
+from deva_lab.commands.race import STAGES
+from deva_lab.errors import MissingExtra
+from deva_lab.extras import EXTRAS
+from deva_lab.models import gpt
+from deva_lab.presets import OFFERS
+from deva_lab.tasks import TASKS
+from deva_lab.usage.race import DESCRIPTION
+from project import PROJECT
+
+COMMANDS = ("compare", "train", "methods", "bench", "report", "data", "reproduce", "race")
+# Python imports a module of this name when it starts. What is hidden is not found, as if it were
+# not installed.
+HIDING = """
+import os
+import sys
+from importlib.machinery import PathFinder
+
+
+class Hiding(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name.partition(".")[0] in os.environ["HIDDEN"].split(","):
+            return None
+        return super().find_spec(name, path, target)
+
+
+sys.meta_path[sys.meta_path.index(PathFinder)] = Hiding
+"""
+
+
+@pytest.fixture
+def deva_without(tmp_path: Path):
+    """Runs `deva` in a process of its own that does not find some modules."""
+    (tmp_path / "sitecustomize.py").write_text(HIDING)
+
+    def run(hidden, *words: str) -> subprocess.CompletedProcess[str]:
+        paths = [str(tmp_path), os.environ.get("PYTHONPATH", "")]
+        return subprocess.run(
+            [sys.executable, "-m", "deva_lab", *words],
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+                "PYTHONIOENCODING": "utf-8",
+                "HIDDEN": ",".join(hidden),
+            },
+            cwd=tmp_path,
+            capture_output=True,
+            encoding="utf-8",
+            timeout=120,
+            check=False,
+        )
+
+    return run
+
+
+def test_what_is_hidden_is_not_found(deva_without):
+    """Without this, the tests below would show nothing."""
+    ended = deva_without(["torch"], "methods")
+    assert ended.returncode == 1
+    assert "No module named 'torch'" in ended.stderr  # no extra has it: a defect, and shown as one
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_needs_the_standard_library_alone(command, deva_without):
+    ended = deva_without(["torch", *EXTRAS], *command.split(), "--help")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert f"deva {command}".strip() in ended.stdout
+
+
+def test_help_names_every_command(deva_without):
+    said = deva_without(["torch", *EXTRAS], "--help").stdout
+    assert all(re.search(rf"^ +{command}\b", said, re.MULTILINE) for command in COMMANDS)
+
+
+@pytest.mark.parametrize("missing", ["numpy", "matplotlib"])
+@pytest.mark.parametrize(
+    "words", ["compare", "train", "report runs", "reproduce --list", "race --rules"]
+)
+def test_what_is_missing_is_named_before_torch_is_imported(words, missing, deva_without):
+    ended = deva_without(["torch", missing], *words.split())
+    assert ended.returncode == 2
+    assert ended.stderr == (
+        f"deva {words.split()[0]} needs the laboratory's packages: "
+        f'pip install "deva-optim[lab]" ({missing} is missing)\n'
+    )
+
+
+def test_numpy_is_missing_for_data(deva_without):
+    ended = deva_without(["torch", "numpy"], "data", "prepare", "python", "--out", "shards")
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("deva data needs the laboratory's packages")
+
+
+@pytest.mark.parametrize("words", ["methods", "methods deva", "bench step --list"])
+def test_what_needs_torch_alone_runs_without_the_extras(words, deva_without):
+    peers = (
+        "heavyball",
+        "pytorch_optimizer",
+    )  # which need NumPy, and are measured if they are there
+    ended = deva_without([*EXTRAS, *peers], *words.split())
+    assert ended.returncode == 0, ended.stderr  # where torch itself may say that it has no NumPy
+    assert "deva" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "module", "package", "extra"),
+    [
+        ("compare", "tokenizers", "tokenizers", "lab"),
+        ("compare --task mlp", "sklearn", "scikit-learn", "lab"),
+        ("compare --task vit --data imagenet-1k", "PIL", "pillow", "lab"),
+        ("compare --data fineweb", "datasets", "datasets", "hub"),
+        ("compare --task mlp --tensorboard", "torch.utils.tensorboard", "tensorboard", None),
+        ("train --size large", "tiktoken", "tiktoken", "lab"),
+        ("data prepare fineweb --out shards", "datasets", "datasets", "hub"),
+        ("data prepare python --out shards", "tiktoken", "tiktoken", "lab"),
+    ],
+)
+def test_what_depends_on_the_task_is_named_before_it_begins(
+    words, module, package, extra, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DEVA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setitem(sys.modules, module, None)
+    assert cli.main(words.split()) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"deva {words.split()[0]} needs ")
+    assert said.endswith(f'pip install "deva-optim[{extra or package}]" ({package} is missing)\n')
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_module_that_is_asked_for_nowhere_else_is_named_too(monkeypatch, capsys):
+    def run(options):
+        raise ModuleNotFoundError("No module named 'sklearn.datasets'", name="sklearn.datasets")
+
+    monkeypatch.setattr(methods, "run", run)
+    assert cli.main(["methods"]) == 2
+    assert "(scikit-learn is missing)" in capsys.readouterr().err
+
+
+def test_extras_are_those_of_the_project():
+    asked = {
+        (re.split(r"[<>=\[]", requirement)[0], extra)
+        for extra, requirements in PROJECT["optional-dependencies"].items()
+        if extra in ("lab", "hub", "tensorboard")
+        for requirement in requirements
+    }
+    named = {entry for module, entry in EXTRAS.items() if module not in ("fsspec", "pyarrow")}
+    assert named == asked
+
+
+def test_a_missing_extra_can_be_passed_between_processes():
+    error = pickle.loads(pickle.dumps(MissingExtra("datasets", extra="hub")))
+    assert str(error) == 'the package datasets is not installed: pip install "deva-optim[hub]"'
+
+
+# --- What the help says is what there is ---------------------------------------------------------
+
+
+def test_every_task_has_the_sizes_of_its_models():
+    sizes = {name: tuple(offer.presets) for name, offer in OFFERS.items()}
+    assert sizes == {"gpt": tuple(gpt.SIZES), **vision.SIZES, "quadratic": tuple(quadratic.SIZES)}
+    assert list(OFFERS) == list(TASKS)
+
+
+def test_the_help_of_the_race_has_every_stage():
+    named = set(re.findall(r"^  deva race (\w+)", DESCRIPTION, re.MULTILINE))
+    assert {"all", *named} == set(STAGES)
