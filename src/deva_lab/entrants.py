@@ -18,6 +18,7 @@ from deva_optim import param_groups
 
 from .authors import AuthorsDeVASinf
 from .errors import UsageError, unknown
+from .tuned import TUNED
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -31,18 +32,18 @@ class Known(NamedTuple):
     options: Mapping[str, Any] = MappingProxyType({})
 
 
-# Of deva the best of docs/race.md, of deva-sinf, muon, soap and adamw that of the grid of
+# Of deva and adamw the best of docs/race.md, of deva-sinf, muon and soap that of the grid of
 # docs/evidence.md; the others have not been tuned and are where one would begin.
 ENTRANTS: Final[Mapping[str, Known]] = MappingProxyType(
     {
-        "deva": Known(deva_optim.DeVA, 0.01),
+        "deva": Known(deva_optim.DeVA, TUNED["deva"]),
         "deva-sinf": Known(deva_optim.DeVASinf, 0.005),
         "deva-sinf-factored": Known(deva_optim.DeVASinf, 0.005, {"variant": "factored"}),
         "deva-sinf-instantaneous": Known(deva_optim.DeVASinf, 0.005, {"variant": "instantaneous"}),
         "deva-sinf-whitened": Known(deva_optim.DeVASinf, 0.005, {"variant": "whitened"}),
         "deva-sinf-authors": Known(AuthorsDeVASinf, 0.005),
         "deva-linf": Known(deva_optim.DeVALinf, 0.003),
-        "adamw": Known(deva_optim.AdamW, 0.005),
+        "adamw": Known(deva_optim.AdamW, TUNED["adamw"]),
         "signum": Known(deva_optim.Signum, 0.001),
         "lion": Known(deva_optim.Lion, 0.001),
         "muon": Known(deva_optim.Muon, 0.01),
@@ -105,8 +106,9 @@ class Entrant:
 
     @property
     def default_lr(self) -> float:
-        """Its own learning rate, or the usual one of this optimizer."""
-        return ENTRANTS[self.name].lr if self.lr is None else self.lr
+        """Its own learning rate, or what was found for its settings, or the optimizer's usual."""
+        usual = TUNED.get(self.label, ENTRANTS[self.name].lr)
+        return usual if self.lr is None else self.lr
 
     def build(self, model: nn.Module, lr: float, ranks: ProcessGroup | None = None) -> Optimizer:
         """The optimizer for a model, its parameters routed to matrices and the rest.

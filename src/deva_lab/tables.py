@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .palette import name
+from .tuned import TUNED
 from .wording import (
     NONE,
     listed,
@@ -65,7 +66,7 @@ def columns(rows: Sequence[Row]) -> list[tuple[str, list[str]]]:
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
-    """What a reader of the table must know: the target, rates at an edge, runs that diverged."""
+    """What a reader must know: the target, whence the settings, rates at an edge, divergence."""
     spec = loss_format([row.final for row in rows], [row.spread for row in rows])
     texts = [
         f"Target: the final loss of {name(row.label)}, {loss(row.final, spec)}; "
@@ -73,6 +74,11 @@ def notes(rows: Sequence[Row]) -> list[str]:
         for row in rows
         if row.baseline and row.diverged == 0 and len(rows) > 1
     ]
+    if len(rows) > 1 and all(row.rates == 1 and row.lr == TUNED.get(row.label) for row in rows):
+        texts.append(
+            "Each optimizer has the settings and the learning rate that the race found best for it "
+            "(docs/race.md); nothing was tuned on this task."
+        )
     if edge := [name(row.label) for row in rows if row.lr_at_edge]:
         texts.append(f"* The best rate of {listed(edge)} is at an end of the grid: widen it.")
     return texts + [

@@ -16,6 +16,7 @@ import deva_optim
 from deva_lab import checkpoint
 from deva_lab.cli import main
 from deva_lab.summary import read_results
+from deva_lab.tuned import TUNED
 
 QUICK = ["--task", "mlp", "--size", "tiny", "--steps", "12", "--batch", "16"]
 
@@ -32,7 +33,7 @@ def test_compare_leaves_results_curves_and_a_page(tmp_path, capsys):
     assert {"results.jsonl", "curves.png", "curves.svg", "report.html"} <= set(os.listdir(out))
     results = read_results(out / "results.jsonl")
     assert len(results) == 4 * 2 * 2
-    assert {result["label"] for result in results} == {"deva", "muon", "soap", "adamw"}
+    assert {result["label"] for result in results} == set(TUNED)
     assert len({result["curve"]["loss"][0] for result in results}) == 2  # a start for each seed
     assert str(out / "report.html") in said
     assert "images and time to it are in per cent" in said  # not tokens

@@ -11,7 +11,7 @@ from scipy import stats
 
 import deva_optim
 from deva_lab.cli import main
-from deva_lab.entrants import Entrant
+from deva_lab.entrants import Entrant, entrants
 from deva_lab.errors import UsageError
 from deva_lab.race.confirm import PLACES, Place, confirmation, confirmation_runs, places
 from deva_lab.race.entries import ENTRIES, Entry, chosen
@@ -26,6 +26,8 @@ from deva_lab.race.state import Race
 from deva_lab.race.tuning import at_an_end, losses, next_rates, pending
 from deva_lab.reproduce.measures import Measured
 from deva_lab.tasks import check_task
+from deva_lab.tuned import TUNED
+from deva_lab.usage.compare import OPTIMIZERS
 
 MUONS = ("muon", "muon-nesterov")
 RULES = Rules(RACE.base.changed(steps=100, evaluate_every=50), budget=4, muons=MUONS)
@@ -117,6 +119,23 @@ def test_an_entry_has_the_defaults_of_deva_written_out():
     sinf = inspect.signature(deva_optim.DeVASinf).parameters
     apart = {name for name in sinf if sinf[name].default != defaults[name].default}
     assert apart == {*options, "rest"}  # no other default is DeVA's own
+
+
+def test_a_comparison_takes_what_the_race_has_found_best():
+    """Settings and rates, of DeVA those that it has by default (the test above)."""
+    frozen = Frozen.read(Path(__file__).parents[2] / "docs/race.json")
+    assert frozen is not None
+    named = {"deva": "soft", "muon": frozen.muon, "soap": "soap-light", "adamw": "adamw"}
+    found = {name: frozen.entries[entry] for name, entry in named.items()}
+    taken = {label.partition(":")[0]: (label, lr) for label, lr in TUNED.items()}
+    assert taken == {
+        name: ("deva" if name == "deva" else entry.optimizer, entry.lr)
+        for name, entry in found.items()
+    }
+    for name in ("muon", "soap", "adamw"):  # the lowest that tuning has seen
+        tried = [e for e in frozen.entries.values() if e.optimizer.partition(":")[0] == name]
+        assert found[name] == min(tried, key=lambda entry: min(entry.tuning_losses.values()))
+    assert [entrant.default_lr for entrant in entrants(OPTIMIZERS)] == list(TUNED.values())
 
 
 def test_the_task_is_the_one_of_the_issue(monkeypatch):

@@ -10,6 +10,7 @@ from deva_lab.curves import loss_range, mean_curve, reach
 from deva_lab.errors import UsageError
 from deva_lab.findings import details, headline
 from deva_lab.summary import markdown, read_results, sensitivity, summarise, table
+from deva_lab.tuned import TUNED
 from lab.made_results import comparison, result
 
 
@@ -178,6 +179,18 @@ def test_markdown_has_as_many_cells_in_every_row():
     cells = {line.replace(r"\|", "").count("|") for line in lines}
     assert len(lines) == 2 + 6
     assert len(cells) == 1
+
+
+def test_whence_the_settings_are_is_said_where_all_are_the_race_s():
+    as_found = [result(label, loss=[8, 3], lr=lr) for label, lr in TUNED.items()]
+    assert "the race found best for it (docs/race.md)" in table(summarise(as_found))
+    for others in (
+        [*as_found[:-1], result("adamw", loss=[8, 3], lr=0.01)],  # another rate
+        [*as_found, result("muon", loss=[8, 3], lr=0.01)],  # other settings
+        [*as_found, result("adamw", loss=[8, 4], lr=0.01)],  # a grid: tuned on this task
+        as_found[:1],
+    ):
+        assert "docs/race.md" not in table(summarise(others))
 
 
 def test_small_losses_keep_their_digits():

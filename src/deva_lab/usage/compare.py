@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from ..tuned import TUNED
 from . import Commands, add_command
 from .training import add_output, add_training
 
-OPTIMIZERS = "deva,muon,soap,adamw"
+OPTIMIZERS = ",".join(TUNED)
 DESCRIPTION = """\
 Train the same model with several optimizers, from the same weights on the same batches, and write
-results.jsonl, curves.png, curves.svg and report.html.
+results.jsonl, curves.png, curves.svg and report.html. Unless told otherwise it takes DeVA, Muon,
+SOAP and AdamW, each with the settings and the rate that the race found best (docs/race.md).
 
   deva compare
   deva compare --optimizers deva,deva:variant=factored,muon:nesterov=true
