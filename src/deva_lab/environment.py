@@ -32,5 +32,7 @@ def environment(device: str, ranks: Ranks = ALONE) -> dict[str, Any]:
 
 def default_device() -> str:
     """The accelerator, if there is one, else the CPU."""
-    found = torch.accelerator.current_accelerator(check_available=True)
+    if not torch.accelerator.is_available():
+        return "cpu"
+    found = torch.accelerator.current_accelerator()  # which torch 2.6 has without an argument
     return "cpu" if found is None else found.type

@@ -10,6 +10,7 @@ from torch import nn
 
 from deva_lab import checkpoint
 from deva_lab.entrants import Entrant
+from deva_lab.environment import default_device
 from deva_lab.errors import UsageError
 from deva_lab.keeping import Keeping
 from deva_lab.plan import Rate, Request, plan
@@ -57,6 +58,14 @@ def test_the_same_settings_give_the_same_run_and_another_seed_another():
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # of torch
+@pytest.mark.parametrize(("available", "device"), [(True, "cuda"), (False, "cpu")])
+def test_the_accelerator_is_asked_for_as_torch_2_6_has_it(available, device, monkeypatch):
+    # Later versions know the argument check_available; there this one raises if none is available.
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: available)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+    assert default_device() == device
+
+
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
 def test_a_compiled_run_follows_the_plain_one():
     plain, compiled = (result_of(settings_of("muon", compile=on))["curve"] for on in (False, True))
