@@ -12,6 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
@@ -24,6 +25,8 @@ def run(size: int, function: Callable[..., Any], *args: Any) -> list[Any]:
 
     An error of any of them is raised.
     """
+    if "forkserver" not in mp.get_all_start_methods():
+        pytest.skip("needs POSIX: ranks are started by a fork server")
     mp.get_context("forkserver").set_forkserver_preload(["torch", "torch.distributed.tensor"])
     with tempfile.TemporaryDirectory() as folder:
         context = mp.start_processes(

@@ -99,8 +99,14 @@ def remove(path: Path) -> None:
 
 
 def flush(path: Path) -> None:
-    """Wait until a file or a folder's entries are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
+    """Wait until a file or a folder's entries are on the disk.
+
+    Windows opens no folders, and flushes a file only for those who may write to it.
+    """
+    windows = os.name == "nt"
+    if windows and path.is_dir():
+        return
+    descriptor = os.open(path, os.O_RDWR if windows else os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

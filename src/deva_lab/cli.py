@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from io import TextIOWrapper
 from typing import Any, Final
 
 from .errors import MissingExtra, UsageError
@@ -32,6 +33,9 @@ PACKAGES: Final = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; the exit code is 0, 1 if it failed, 2 if it makes no sense."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # √ and ∞ are in no Windows code page
+            stream.reconfigure(errors="replace")
     words = list(sys.argv[1:] if argv is None else argv)
     options = parser().parse_args(words)
     options.words = words

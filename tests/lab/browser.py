@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from platforms import POSIX
+
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 FLAGS = (
     "--headless=new",
@@ -38,7 +40,9 @@ PATIENCE = 60.0  # seconds for one answer, on a machine that does other things a
 
 
 def find_chromium() -> str | None:
-    """The path of a Chromium, or None."""
+    """The path of a Chromium that can be driven here, or None: its pipes need POSIX."""
+    if not POSIX:
+        return None
     return next((path for path in map(shutil.which, NAMES) if path), None)
 
 

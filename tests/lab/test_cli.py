@@ -17,6 +17,7 @@ from deva_lab import checkpoint
 from deva_lab.cli import main
 from deva_lab.summary import read_results
 from deva_lab.tuned import TUNED
+from platforms import needs_posix
 
 QUICK = ["--task", "mlp", "--size", "tiny", "--steps", "12", "--batch", "16"]
 
@@ -194,6 +195,7 @@ def final_weights(folder: Path) -> dict[str, torch.Tensor]:
     return weights
 
 
+@needs_posix
 @pytest.mark.slow
 def test_kill_minus_nine_at_twenty_moments_changes_nothing(tmp_path):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
@@ -235,6 +237,7 @@ def _changed(path: Path) -> float:
         return 0.0
 
 
+@needs_posix
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_saves_and_ends(tmp_path, number):
     process = started(*TRAIN, "--steps", "100000", "--save-every", "0.05", "--out", tmp_path)
@@ -249,6 +252,7 @@ def test_a_signal_saves_and_ends(tmp_path, number):
     assert f"Stopped after step {state['progress']['step']}." in out
 
 
+@needs_posix
 def test_a_comparison_that_is_stopped_goes_on(tmp_path):
     words = ["compare", "--task", "mlp", "--size", "tiny", "--steps", "20000"]
     words += ["--optimizers", "adamw,muon,deva", "--jobs", "2", "--save-every", "0.05"]

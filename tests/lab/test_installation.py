@@ -46,19 +46,19 @@ def deva_without(tmp_path: Path):
     """Runs `deva` in a process of its own that does not find some modules."""
     (tmp_path / "sitecustomize.py").write_text(HIDING)
 
-    def run(hidden, *words: str) -> subprocess.CompletedProcess[str]:
+    def run(hidden, *words: str, encoding: str = "utf-8") -> subprocess.CompletedProcess[str]:
         paths = [str(tmp_path), os.environ.get("PYTHONPATH", "")]
         return subprocess.run(
             [sys.executable, "-m", "deva_lab", *words],
             env={
                 **os.environ,
                 "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-                "PYTHONIOENCODING": "utf-8",
+                "PYTHONIOENCODING": encoding,
                 "HIDDEN": ",".join(hidden),
             },
             cwd=tmp_path,
             capture_output=True,
-            encoding="utf-8",
+            encoding=encoding,
             timeout=120,
             check=False,
         )
@@ -78,6 +78,12 @@ def test_help_needs_the_standard_library_alone(command, deva_without):
     ended = deva_without(["torch", *EXTRAS], *command.split(), "--help")
     assert (ended.returncode, ended.stderr) == (0, "")
     assert f"deva {command}".strip() in ended.stdout
+
+
+def test_help_is_printed_in_any_encoding(deva_without):
+    ended = deva_without([], "compare", "--help", encoding="ascii")
+    assert ended.returncode == 0, ended.stderr
+    assert "9 ? 9 matrix" in " ".join(ended.stdout.split())
 
 
 def test_help_names_every_command(deva_without):

@@ -18,6 +18,7 @@ from deva_lab.data.corpus import Corpus, check_corpus, load_corpus
 from deva_lab.data.split import Split
 from deva_lab.data.tokenizers import ByteTokenizer, gpt2_folder
 from deva_lab.errors import UsageError
+from platforms import needs_posix
 
 # Each has its number at every place, so that no piece of one is in another.
 DOCUMENTS = [f"<{number}> " * (20 + number % 7) for number in range(300)]
@@ -206,6 +207,7 @@ def test_processes_at_once_all_get_the_corpus(path: Path, tmp_path: Path) -> Non
     assert not list((tmp_path / "c").glob(".partial*"))
 
 
+@needs_posix
 @pytest.mark.slow
 @pytest.mark.parametrize("line", ["training", "tokenising"])
 def test_a_kill_leaves_nothing_broken(line: str, path: Path, tmp_path: Path) -> None:

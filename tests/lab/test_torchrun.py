@@ -20,8 +20,10 @@ from deva_lab.settings import RunSettings
 from deva_lab.summary import read_results
 from deva_lab.tasks import make_task
 from deva_lab.training import Run, train
+from platforms import needs_posix
 from ranks import run
 
+pytestmark = needs_posix
 LIMIT = 240  # seconds; on a quiet machine nothing here takes a tenth of it
 TRAIN = ["--size", "tiny", "--batch", "4", "--evaluate-every", "8", "--save-every", "0"]
 

@@ -120,7 +120,7 @@ def _allocations(trace: profile) -> list[int | None]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "trace.json")
         trace.export_chrome_trace(str(path))
-        events = json.loads(path.read_text())["traceEvents"]
+        events = json.loads(path.read_text("utf-8"))["traceEvents"]
     told = sorted((e for e in events if e["name"] in (_RUN, _MEMORY)), key=lambda e: float(e["ts"]))
     return [int(e["args"]["Bytes"]) if e["name"] == _MEMORY else None for e in told]
 

@@ -182,4 +182,4 @@ def _plain(r: Result, one: SetResult, settings: Settings) -> dict[str, Any]:
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write it, making the folders it needs."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=1) + "\n")
+    path.write_text(json.dumps(content, indent=1) + "\n", "utf-8")

@@ -66,7 +66,7 @@ def save(found: Sequence[SetResult], settings: Settings, out: Path) -> None:
         chart = growth_chart(found, settings.dims[: len(found)], caption)
     else:
         chart = bar_chart(found, settings.baseline, caption)
-    picture.write_text(chart)
+    picture.write_text(chart, "utf-8")
 
 
 def files(out: Path) -> tuple[Path, Path]:

@@ -64,7 +64,7 @@ def given_options(options: argparse.Namespace, defaults: dict[str, Any]) -> dict
     given = {name: value for name, value in given.items() if value is not None}
     if options.resume is None:
         return {**defaults, **given}
-    before: dict[str, Any] = json.loads((options.resume / OPTIONS).read_text())
+    before: dict[str, Any] = json.loads((options.resume / OPTIONS).read_text("utf-8"))
     if missing := [name for name in defaults if name not in before]:
         raise UsageError(f"--resume {options.resume}: its {OPTIONS} has no {missing[0]}")
     for one, other in (("steps", "tokens"), ("tokens", "steps")):

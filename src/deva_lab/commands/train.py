@@ -94,7 +94,7 @@ def _find_again(options: argparse.Namespace) -> None:
     if options.out is None:
         raise UsageError("--parallel needs --out DIR, where a run that is started again goes on")
     begun = options.out / OPTIONS
-    if begun.is_file() and json.loads(begun.read_text()) == given_options(options, DEFAULTS):
+    if begun.is_file() and json.loads(begun.read_text("utf-8")) == given_options(options, DEFAULTS):
         options.out, options.resume = None, options.out
 
 

@@ -125,7 +125,7 @@ def folder_images(folder: Path, *, report: Report) -> Images:
     annotations = folder / ANNOTATIONS
     listing = list_images(
         (path.relative_to(folder).as_posix() for path in files),
-        annotations.read_text() if annotations.is_file() else "",
+        annotations.read_text("utf-8") if annotations.is_file() else "",
     )
     read = _reader(folder)
     if side_of(read(listing.train[:1])[0]) > SMALL_SIDE:
