@@ -38,7 +38,7 @@ OFFERS: Final[Mapping[str, Offer]] = MappingProxyType(
             "python",
             {
                 "tiny": Preset(steps=200, batch=16, vocabulary=256),
-                "small": Preset(steps=200, batch=8, vocabulary=512),
+                "small": Preset(steps=150, batch=8, vocabulary=512),
                 "small-wide": Preset(steps=200, batch=8, vocabulary=512),
                 "small-deep": Preset(steps=200, batch=8, vocabulary=512),
                 "medium": Preset(steps=2000, batch=16, vocabulary=4096),
