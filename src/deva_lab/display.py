@@ -85,7 +85,7 @@ def line(run: RunSettings, event: Event) -> str:
     steps = f"step {event.step:>{len(str(run.steps))}}/{run.steps}"
     told = "" if event.status == "running" else f"  {event.status}"
     name = f"{run.optimizer}  lr {run.lr:g}  seed {run.seed}"
-    return f"{name:<43} {steps}  loss {loss_text(event.loss)}  {duration(event.seconds)}{told}"
+    return f"{name:<50} {steps}  loss {loss_text(event.loss)}  {duration(event.seconds)}{told}"
 
 
 def loss_text(loss: float | None) -> str:
