@@ -1,5 +1,6 @@
 # make demo   set up and compare DeVA with Muon, SOAP and AdamW on a small GPT
-# make test   set up and run every check that CI runs
+# make test   set up and run every check
+# make portability   run the numerical tests as other processors would; CORE=1 is the short form
 # make fuzz   run CASES=100000 random cases, or as many as SECONDS= allows, and print faults
 # make format fix what ruff can fix
 
@@ -13,13 +14,16 @@ JOBS ?= $(shell nproc)
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile \
 	--constraint constraints.txt
 
-.PHONY: demo test fuzz lint format clean
+.PHONY: demo test portability fuzz lint format clean
 
 demo: .venv/lab
 	$(BIN)/deva compare
 
 test: lint
 	$(BIN)/python -m pytest -n auto
+
+portability: .venv/test
+	$(BIN)/python tests/portability.py $(if $(CORE),--core)
 
 fuzz: .venv/test
 	PYTHONPATH=tests $(BIN)/python -m fuzz --seed $(SEED) --jobs $(JOBS) \
