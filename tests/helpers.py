@@ -1,0 +1,117 @@
+"""What the tests of the contract share: parameters, gradients, optimizers trained on them.
+
+Two runs whose arithmetic is the same agree bit for bit (`same`). Where it is batched or laid out in
+another way they agree to the rounding of float64 (`close`), with `sides="short"`: on the long side
+of a rectangle the first covariance is singular, and rounding alone picks a basis of its null space.
+"""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.testing import assert_close
+
+from deva_optim.methods import method_of
+from optimizers import MATRIX, OPTIMIZERS
+
+Params = list[nn.Parameter]
+History = list[list[Tensor | None]]  # the gradients of each step
+
+# Without staggering, a parameter moves as it would in an optimizer of its own.
+OPTIONS: dict[str, Any] = {
+    "lr": 2**-6, "weight_decay": 0.125, "refresh_every": 2, "stagger": False,
+}  # fmt: skip
+SHAPES = ((), (5,), (4, 4), (3, 5), (5, 3), (1, 4), (4, 1), (2, 3, 4), (4, 2, 3, 3))
+AS_MATRIX = {"role": "matrix", "sides": "short"}
+HALF = (torch.bfloat16, torch.float16)
+
+
+def build(name: str, params: Any, **options: Any) -> Optimizer:
+    """An optimizer of one group, which takes options that its constructor does not have."""
+    return OPTIMIZERS[name]([{"params": list(params), **OPTIONS, **options}])
+
+
+def parameters(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Params:
+    return [nn.Parameter(torch.randn(shape, dtype=dtype)) for shape in shapes]
+
+
+def clones(params: Params) -> Params:
+    return [nn.Parameter(p.detach().clone()) for p in params]
+
+
+def gradients(params: Params, steps: int) -> History:
+    return [[torch.randn_like(p) for p in params] for _ in range(steps)]
+
+
+def zeros(params: Params, steps: int) -> History:
+    return [[torch.zeros_like(p) for p in params] for _ in range(steps)]
+
+
+def advance(optimizer: Optimizer, params: Params, history: History) -> None:
+    for grads in history:
+        for p, g in zip(params, grads, strict=True):
+            p.grad = None if g is None else g.clone()
+        optimizer.step()
+
+
+def trained(name: str, start: Params, history: History, **options: Any) -> Params:
+    params = clones(start)
+    advance(build(name, params, **options), params, history)
+    return params
+
+
+def trained_apart(name: str, start: Params, history: History, **options: Any) -> Params:
+    """Every parameter in an optimizer of its own, which never hears of a gradient that is None."""
+    own = [[[grads[i]] for grads in history if grads[i] is not None] for i in range(len(start))]
+    return [trained(name, [p], h, **options)[0] for p, h in zip(start, own, strict=True)]
+
+
+def tensors(optimizer: Optimizer) -> dict[int, dict[str, Tensor]]:
+    """A copy of the state, by number of parameter."""
+    return copy.deepcopy(optimizer.state_dict()["state"])
+
+
+def same(ours: Any, theirs: Any) -> None:
+    assert_close(ours, theirs, rtol=0, atol=0)
+
+
+# A step in float64 rounds by 2⁻⁵³ of numbers of order one. The quintics of msign magnify that up to
+# 3.4⁵ ≈ 500 times, and the gaps of a covariance, above a thousandth of its norm, up to 1000 times.
+# Nine steps at the most follow, each of the length of the rate; 16 is the margin.
+ROUNDING = 16 * 9 * OPTIONS["lr"] * 500 * 1000 * 2**-53
+
+
+def close(ours: Any, theirs: Any, atol: float = ROUNDING) -> None:
+    """Equal to the rounding of a few steps in float64, on numbers of order one."""
+    assert_close(ours, theirs, rtol=0, atol=atol)
+
+
+def differ(ours: Params, theirs: Params) -> bool:
+    """Whether every parameter differs."""
+    return not any(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def losses(params: Params, targets: list[Tensor]) -> Tensor:
+    pairs = zip(params, targets, strict=True)
+    return torch.stack([0.5 * (p.double() - t.double()).square().sum() for p, t in pairs])
+
+
+def descend(optimizer: Optimizer, params: Params, targets: list[Tensor], steps: int) -> None:
+    for _ in range(steps):
+        optimizer.zero_grad()
+        losses(params, targets).sum().backward()
+        optimizer.step()
+
+
+def keeps_basis(name: str) -> bool:
+    group = build(name, parameters((2, 2))).param_groups[0]
+    return method_of(group).basis is not None
+
+
+every = pytest.mark.parametrize("name", OPTIMIZERS)
+with_matrices = pytest.mark.parametrize("name", MATRIX)
+with_bases = pytest.mark.parametrize("name", [n for n in MATRIX if keeps_basis(n)])
+of_deva = pytest.mark.parametrize("name", [n for n in OPTIMIZERS if n.startswith("deva")])
