@@ -98,6 +98,8 @@ def test_state_dtype_rounds_and_no_more(name: str) -> None:
     ours, theirs = build(name, params, state_dtype=torch.bfloat16), build(name, params)
     advance(ours, params, history)
     advance(theirs, params, history)
-    for p in params:  # eight bits: each of four steps rounds by one part in 512 at the most
+    for p in params:
         small, wide = ours.state[p]["exp_avg"].float(), theirs.state[p]["exp_avg"]
-        assert_close(small, wide, rtol=0, atol=2**-7 * wide.abs().max().item())
+        # bfloat16 has eight bits: each of four steps rounds by 2⁻⁸ of the average at the most. The
+        # errors before the last one have decayed, which is the margin.
+        assert_close(small, wide, rtol=0, atol=4 * 2**-8 * wide.abs().max().item())

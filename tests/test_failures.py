@@ -14,13 +14,12 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import set_model_state_dict, set_optimizer_state_dict
-from torch.testing import assert_close
 
 import deva_optim as do
 from deva_optim import engine
 from optimizers import OPTIMIZERS
 from ranks import run
-from test_distributed import OPTIONS, alone, gradients, past, shared, weights, whole
+from test_distributed import OPTIONS, agree, alone, gradients, past, shared, weights, whole
 from test_sharded_state import STEPS, go_on, made, saved
 
 SOON = 60  # seconds: far below the time limit of the ranks, far above what an error takes
@@ -131,7 +130,7 @@ def test_a_checkpoint_cut_short_changes_nothing_and_the_last_good_one_loads(
     found = run(2, cut_short, str(tmp_path), layout)
     for messages, ours in found:
         assert all(messages)
-        assert_close(ours, theirs, rtol=0, atol=1e-6)  # the mean in DeVA-ℓ∞'s ε, as elsewhere
+        agree(ours, theirs)
     assert "No such file" in found[0][0][1]
 
 

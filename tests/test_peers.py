@@ -28,6 +28,17 @@ import deva_optim as do
 MATRICES = ((5, 5), (5, 5), (4, 7), (7, 4))  # the two of a shape go through our engine as a stack
 TENSORS = (*MATRICES, (6,), (2, 3, 4))
 
+# The tolerances of trajectories, of which every step has a rounding of its own: weights are below
+# 4, steps are of 0.1 at the most and as good as independent, so that 30 roundings make √30 of one.
+# A weight is rounded by 4 · eps / 2 at each of a hundred steps: √100 of that, and a margin of 4.
+HUNDRED = 4 * 10 * 4 / 2
+# The quintics magnify an error of the momentum up to 3.4⁵ ≈ 500 times; the margin is 4.
+QUINTICS = 4 * 30**0.5 * 0.1 * 500 * 2**-53
+# A root is off by 2⁻⁵³ times the condition of L, R or S, some hundreds, and a basis by 2⁻⁵³ over
+# the gaps. Eigenvalues repel one another: the smallest of 600 gaps is 1/√600 of the mean one, a
+# hundredth of the norm. Both are below 1000; the margin is 16.
+GAPS = 16 * 30**0.5 * 0.1 * 1000 * 2**-53
+
 
 def twins(
     *shapes: tuple[int, ...], dtype: torch.dtype = torch.float64
@@ -112,7 +123,7 @@ def test_adamw_is_torchs(settings, dtype):
     """AdamW of torch: the same definition and the same defaults; only the roundings differ."""
     ours, theirs = twins(*TENSORS, dtype=dtype)
     mine, peer = do.AdamW(ours, **settings), torch.optim.AdamW(theirs, **settings)
-    walk(mine, ours, peer, theirs, to=16 * torch.finfo(dtype).eps)  # of weights up to 4
+    walk(mine, ours, peer, theirs, to=HUNDRED * torch.finfo(dtype).eps)
 
 
 @pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch has a Muon from 2.9 on")
@@ -139,7 +150,7 @@ def test_muon_is_torchs(monkeypatch, nesterov):
         step(mine, ours, gradients)
         with without_cast(monkeypatch, "bfloat16"):
             step(peer, theirs, gradients)
-        agree(ours, theirs, to=1e-13)  # float64; the quintics magnify an error up to 3.4⁵ ≈ 500
+        agree(ours, theirs, to=QUINTICS)
 
 
 # pytorch_optimizer, elementwise -----------------------------------------------------------------
@@ -206,7 +217,7 @@ def test_adamuon_is_pytorch_optimizers(monkeypatch, sign_stabilize):
         step(mine, ours, gradients)
         signs = [mine.state[w]["exp_avg"].sign() for w in ours]
         step(peer, theirs, signs if sign_stabilize else gradients)
-        agree(ours, theirs, to=1e-13)  # float64; the quintics magnify an error up to 3.4⁵ ≈ 500
+        agree(ours, theirs, to=QUINTICS)
 
 
 @pytest.mark.parametrize("maximize", [False, True])
@@ -246,7 +257,7 @@ def test_soap_is_pytorch_optimizers(monkeypatch, max_dim, maximize):
             step(peer, theirs, gradients)
         if t == 0:
             share_long_sides(mine, ours, peer, theirs, "Q")
-        agree(scaled(ours, shrinks), theirs, to=1e-13)  # float64, over the gaps of L and R
+        agree(scaled(ours, shrinks), theirs, to=GAPS)
 
 
 def test_splus_is_pytorch_optimizers(monkeypatch):
@@ -274,10 +285,10 @@ def test_splus_is_pytorch_optimizers(monkeypatch):
             step(peer, theirs, gradients)
         if t == 1:
             share_long_sides(mine, ours, peer, theirs, "q_sides")
-        agree(scaled(ours, shrinks), theirs, to=5e-13)  # float64, over the gaps of L and R
+        agree(scaled(ours, shrinks), theirs, to=GAPS)
         peer.eval()
         with mine.averaged():
-            agree(ours, theirs, to=5e-13)  # the same
+            agree(ours, theirs, to=GAPS)
         peer.train()
 
 
@@ -321,7 +332,7 @@ def test_shampoo_is_pytorch_optimizers(every):
         step(mine, ours, gradients)
         step(peer, theirs, gradients)
         if t >= every:
-            agree(ours, theirs, to=1e-13)  # float64 times the condition of S, some hundreds
+            agree(ours, theirs, to=GAPS)
 
 
 @pytest.mark.parametrize(
@@ -372,4 +383,4 @@ def test_grafted_shampoo_is_pytorch_optimizers(shapes, sides, preconditioned):
         gradients = noise(ours)
         step(mine, ours, gradients)
         step(peer, theirs, gradients)
-        agree(ours, theirs, to=1e-13)  # float64 times the condition of L and R, some hundreds
+        agree(ours, theirs, to=GAPS)

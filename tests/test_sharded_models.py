@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.testing import assert_close
 
 import deva_optim as do
+from helpers import ROUNDING
 from ranks import run
 
 STEPS = 25
@@ -153,5 +154,6 @@ def test_a_sharded_model_trains_as_a_whole_one(
 ) -> None:
     theirs = [alone(name, even) for name in MAKES]
     for ours in run(size, each, parallel, args):
-        # Gradients are summed in another order: 1e-16, and 25 steps of training make more of it.
-        assert_close(ours, theirs, rtol=0, atol=1e-9)
+        # `ROUNDING` is that of nine steps. Here a step's error comes back in the gradients of all
+        # that follow; it at most doubles twice over the whole training, and as much is the margin.
+        assert_close(ours, theirs, rtol=0, atol=4 * ROUNDING * STEPS / 9)

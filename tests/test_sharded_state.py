@@ -1,6 +1,7 @@
 """Checkpoints through torch.distributed.checkpoint: saved on N ranks, loaded on M, whole or cut."""
 
 import os
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from torch.testing import assert_close
 from ranks import run
 from test_distributed import (
     MATRIX,
+    agree,
     alone,
     build,
     gradients,
@@ -72,6 +74,13 @@ def saved(model: Model, optimizer: Optimizer, flat: bool) -> dict[str, Any]:
     }
 
 
+@cache
+def expected(name: str, steps: int) -> list[Tensor]:
+    """Where a single process is after so many steps."""
+    start = weights()
+    return alone(name, start, past(start, steps), foreach=False)
+
+
 def leg(names: tuple[str, ...], layout: str, folder: str, first: int, flat: bool) -> list[Any]:
     """Load unless it is the first leg, take some steps, save."""
     ends = []
@@ -99,12 +108,9 @@ def test_a_checkpoint_may_be_read_by_other_numbers_of_ranks(
     route = [(4, "rows"), (2, "ddp"), (1, "rows"), (4, "hybrid"), (2, "columns")]
     for i, (size, layout) in enumerate(route):
         found = run(size, leg, names, layout, str(tmp_path), i * STEPS, flat)
-        start = weights()
         for ends in found:
             for name, ours in zip(names, ends, strict=True):
-                theirs = alone(name, start, past(start, (i + 1) * STEPS), foreach=False)
-                # The mean in DeVA-ℓ∞'s ε is summed in another order; all else is bit for bit.
-                assert_close(ours, theirs, rtol=0, atol=1e-6)
+                agree(ours, expected(name, (i + 1) * STEPS))
 
 
 # Whole and cut -----------------------------------------------------------------------------------
@@ -166,11 +172,9 @@ def all_ways(layout: str) -> list[list[Tensor]]:
 
 @pytest.mark.parametrize("layout", ["rows", "ddp"])
 def test_whole_and_cut_state_are_the_same(layout: str) -> None:
-    start = weights()
     for ends in run(2, all_ways, layout):
         for name, ours in zip(3 * NAMES, ends, strict=True):
-            theirs = alone(name, start, past(start, 2 * STEPS), foreach=False)
-            assert_close(ours, theirs, rtol=0, atol=1e-6, msg=name)  # as above
+            agree(ours, expected(name, 2 * STEPS), name)
 
 
 NARROW: dict[str, Any] = {"state_dtype": torch.bfloat16, "msign_dtype": torch.bfloat16}
@@ -273,7 +277,5 @@ def test_a_lost_rank_stops_the_others_and_the_checkpoint_loads(tmp_path: Path) -
     message, nothing = run(2, lost, str(tmp_path))
     assert message
     assert nothing is None
-    start = weights()
     (((*ours,),),) = run(1, leg, ("deva",), "rows", str(tmp_path), STEPS, False)
-    theirs = alone("deva", start, past(start, 2 * STEPS), foreach=False)
-    assert_close(ours, theirs, rtol=0, atol=1e-6)  # as above
+    agree(ours, expected("deva", 2 * STEPS))

@@ -48,9 +48,11 @@ def test_the_trajectory_stays_close(size: int, layouts: tuple[str, ...]) -> None
     found = run(size, rounded, torch.float32, layouts)
     for (name, layout), ours in found[0].items():
         for X, Y, X0 in zip(ours, exact(name, torch.float32), start, strict=True):
-            # A bfloat16 is off by 2^-9 of itself at most. The way from X0 to Y is made of updates,
-            # each rounded once and made of rounded gradients, which errors of either sign leave at
-            # a thousandth or two. SPlus takes signs, and of what is near zero they change.
+            # A bfloat16 is off by 2⁻⁸ of itself at most, by 2⁻⁸ / √12 in the mean square. The way
+            # from X0 to Y is made of updates, each rounded once and made of gradients rounded once,
+            # with errors of either sign: 2⁻⁸ / √6, and √6 is the margin. SPlus takes signs: of the
+            # share of 2⁻⁸ that is so near zero half may turn, each by 2 of 1, which is √(4 · 2⁻⁹) =
+            # 2⁻³·⁵ of one step, and less of 25 that have other signs each.
             off = (X - Y).norm() / (Y - X0).norm()
             assert 0 < off < (2**-4 if name == "splus" else 2**-8), f"{name}, {layout}: {off}"
     for other in found[1:]:  # all ranks hold the same weights, bit for bit

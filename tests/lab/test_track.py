@@ -68,7 +68,8 @@ def test_the_entry_has_the_matrices_of_the_blocks_and_adamw_the_rest():
 def test_a_small_one_trains(shards, optimizer, capsys):
     curve = trained(str(shards), optimizer)
     assert [step for step, _ in curve] == [0, 10, 20]
-    assert curve[0][1] == pytest.approx(np.log(64), abs=1e-4)  # the head starts at zero
+    # The head starts at zero; a mean of some hundred equal numbers in float32.
+    assert curve[0][1] == pytest.approx(np.log(64), rel=1000 * 2**-24)
     assert curve[-1][1] < 0.9 * curve[0][1]
     assert "step:20/20 val_loss:" in capsys.readouterr().out
 
