@@ -111,7 +111,12 @@ def keeps_basis(name: str) -> bool:
     return method_of(group).basis is not None
 
 
+# One name of each class, for what the variants of a class have no part in: groups, schedules …
+CLASSES = tuple({type(build(n, parameters((2, 2)))): n for n in reversed(OPTIMIZERS)}.values())
+
 every = pytest.mark.parametrize("name", OPTIMIZERS)
+every_class = pytest.mark.parametrize("name", CLASSES)
+every_matrix_class = pytest.mark.parametrize("name", [n for n in CLASSES if n in MATRIX])
 with_matrices = pytest.mark.parametrize("name", MATRIX)
 with_bases = pytest.mark.parametrize("name", [n for n in MATRIX if keeps_basis(n)])
 of_deva = pytest.mark.parametrize("name", [n for n in OPTIMIZERS if n.startswith("deva")])

@@ -16,6 +16,7 @@ from helpers import (
     descend,
     differ,
     every,
+    every_class,
     gradients,
     of_deva,
     parameters,
@@ -29,7 +30,7 @@ from helpers import (
 )
 
 
-@every
+@every_class
 def test_without_gradients_nothing_changes(name: str) -> None:
     start = parameters(*SHAPES)
     params = clones(start)
@@ -50,7 +51,7 @@ def test_a_parameter_without_gradient_sits_out(name: str) -> None:
     close(trained(name, start, history), trained_apart(name, start, history))
 
 
-@every
+@every_class
 def test_frozen_parameters_are_left_alone(name: str) -> None:
     start = parameters((4, 4), (3, 4), (5,))
     params, alone = clones(start), clones(start)[:1]

@@ -18,7 +18,7 @@ from helpers import (
     close,
     descend,
     differ,
-    every,
+    every_class,
     gradients,
     losses,
     parameters,
@@ -29,7 +29,7 @@ from helpers import (
 from optimizers import OPTIMIZERS
 
 
-@every
+@every_class
 @pytest.mark.parametrize("foreach", [True, False])
 def test_tensor_lr_agrees_with_a_float(name: str, foreach: bool) -> None:
     start = parameters(*SHAPES, dtype=torch.float64)
@@ -42,7 +42,7 @@ def test_tensor_lr_agrees_with_a_float(name: str, foreach: bool) -> None:
     close(ours, theirs, atol=16 * 5 * 8 * 2**-53)
 
 
-@every
+@every_class
 def test_tensor_lr_may_be_changed_in_place(name: str) -> None:
     start = parameters((4, 4), (5,), dtype=torch.float64)
     history = gradients(start, 6)
@@ -65,7 +65,7 @@ def test_tensor_lr_may_be_changed_in_place(name: str) -> None:
     close(params, plain)
 
 
-@every
+@every_class
 def test_groups_have_their_own_rate_and_decay(name: str) -> None:
     settings = [{"lr": lr, "weight_decay": wd} for lr in (0.0, 0.01, 0.02) for wd in (0.0, 0.3)]
     start = parameters(*(shape for _ in settings for shape in ((4, 4), (5,))))
@@ -83,14 +83,14 @@ def test_groups_have_their_own_rate_and_decay(name: str) -> None:
     same(params[:4], start[:4])  # a rate of zero
 
 
-@every
+@every_class
 def test_decay_needs_no_gradient_but_zero(name: str) -> None:
     start = parameters((4, 4), (3, 5), (5,))
     ours = trained(name, start, zeros(start, 3), weight_decay=0.5)
     assert all((p.abs() < q.abs()).all() for p, q in zip(ours, start, strict=True))
 
 
-@every
+@every_class
 def test_a_group_may_be_added_later(name: str) -> None:
     start = parameters((4, 4), (3, 4), (5,))
     history = gradients(start, 8)
@@ -103,7 +103,7 @@ def test_a_group_may_be_added_later(name: str) -> None:
     same(params[1:], trained(name, start[1:], [grads[1:] for grads in history[4:]], lr=2**-5))
 
 
-@every
+@every_class
 def test_a_group_added_later_is_as_one_from_the_start(name: str) -> None:
     start = parameters((4, 4), (5,))
     history = gradients(start, 3)
@@ -116,7 +116,7 @@ def test_a_group_added_later_is_as_one_from_the_start(name: str) -> None:
     same(late, early)
 
 
-@every
+@every_class
 def test_names_change_nothing(name: str) -> None:
     start = parameters(*SHAPES)
     history = gradients(start, 5)
@@ -149,7 +149,7 @@ def replayed(name: str, start: Params, history: History, settings: list[dict[str
     return params
 
 
-@every
+@every_class
 @pytest.mark.parametrize("schedule", SCHEDULERS)
 def test_schedulers_are_obeyed(name: str, schedule: str) -> None:
     start = parameters((4, 4))
@@ -169,7 +169,7 @@ def test_schedulers_are_obeyed(name: str, schedule: str) -> None:
         assert differ(params, replayed(name, start, history, rates))
 
 
-@every
+@every_class
 def test_scheduler_moves_a_tensor_lr(name: str) -> None:
     start = parameters((4, 4), (5,), dtype=torch.float64)
     ends = []
@@ -185,7 +185,7 @@ def test_scheduler_moves_a_tensor_lr(name: str) -> None:
     close(*ends)  # one rounding apart at every step, as above
 
 
-@every
+@every_class
 def test_gradient_scaler(name: str) -> None:
     start = parameters((4, 4), (3, 5), (5,))
     targets = [torch.zeros_like(p) for p in start]

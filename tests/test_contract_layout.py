@@ -9,20 +9,22 @@ from torch import nn
 
 from helpers import (
     AS_MATRIX,
+    CLASSES,
     History,
     Params,
     advance,
     build,
     clones,
     close,
-    every,
+    every_class,
+    every_matrix_class,
     gradients,
     parameters,
     same,
     trained,
     trained_apart,
-    with_matrices,
 )
+from optimizers import MATRIX
 
 
 def strided(p: nn.Parameter) -> nn.Parameter:
@@ -38,7 +40,7 @@ def channels_last(p: nn.Parameter) -> nn.Parameter:
     return nn.Parameter(p.detach().contiguous(memory_format=torch.channels_last))
 
 
-@every
+@every_class
 @pytest.mark.parametrize(
     ("shape", "lay"),
     [
@@ -64,7 +66,7 @@ def test_memory_format_is_of_no_account(name: str, shape: tuple[int, ...], lay: 
     assert params[0].stride() == stride
 
 
-@every
+@every_class
 def test_a_loaded_state_may_be_laid_out_otherwise(name: str) -> None:
     """A checkpoint that was made or edited elsewhere: a copy of a state is not the state."""
     params = parameters((4, 2, 3, 3))
@@ -89,7 +91,7 @@ def read_as(read: Any, start: Params, history: History) -> tuple[Params, History
     return params, [[x for g in grads for x in read(g)] for grads in history]
 
 
-@every
+@every_class
 @pytest.mark.parametrize(
     ("shape", "layout"),
     [
@@ -107,9 +109,15 @@ def test_a_convolution_is_one_matrix(name: str, shape: tuple[int, ...], layout: 
     close([ours.flatten(1)], trained(name, flat, flat_history, **AS_MATRIX))
 
 
-@with_matrices
+STACKS = (((3,), "stack"), ((2, 2), "stack"), ((1,), "stack"))
+
+
 @pytest.mark.parametrize(
-    ("lead", "layout"), [((3,), "auto"), ((3,), "stack"), ((2, 2), "stack"), ((1,), "stack")]
+    ("name", "lead", "layout"),
+    [
+        *((n, (3,), "auto") for n in MATRIX),
+        *((n, *how) for n in CLASSES if n in MATRIX for how in STACKS),
+    ],
 )
 def test_a_stack_is_its_matrices(name: str, lead: tuple[int, ...], layout: str) -> None:
     start = parameters((*lead, 3, 4), dtype=torch.float64)
@@ -119,7 +127,7 @@ def test_a_stack_is_its_matrices(name: str, lead: tuple[int, ...], layout: str) 
     close(list(ours.flatten(0, -3)), trained_apart(name, *apart, **AS_MATRIX))
 
 
-@with_matrices
+@every_matrix_class
 @pytest.mark.parametrize(
     ("shape", "sizes", "options"),
     [
@@ -144,7 +152,7 @@ def test_a_split_weight_is_its_parts(
     close(list(ours.split(sizes, dim)), trained_apart(name, *apart, **AS_MATRIX))
 
 
-@every
+@every_class
 @pytest.mark.parametrize("shape", [(1, 4), (4, 1), (1, 4, 1), ()])
 def test_what_has_one_side_is_a_vector(name: str, shape: tuple[int, ...]) -> None:
     start = parameters(shape)

@@ -6,6 +6,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from helpers import (
+    CLASSES,
     HALF,
     SHAPES,
     advance,
@@ -19,10 +20,16 @@ from helpers import (
     trained,
     trained_apart,
 )
+from optimizers import OPTIMIZERS
+
+# Every variant in one of the two, every class in both: a half is a half to all of them.
+in_half = pytest.mark.parametrize(
+    ("name", "dtype"),
+    [*((n, torch.bfloat16) for n in OPTIMIZERS), *((n, torch.float16) for n in CLASSES)],
+)
 
 
-@every
-@pytest.mark.parametrize("dtype", HALF)
+@in_half
 def test_half_precision_trains(name: str, dtype: torch.dtype) -> None:
     # From zero, because SPlus moves a vector by less than the rounding of a weight of order one.
     params = [nn.Parameter(torch.zeros(shape, dtype=dtype)) for shape in SHAPES]
@@ -36,8 +43,7 @@ def test_half_precision_trains(name: str, dtype: torch.dtype) -> None:
     assert {x.dtype for x in state if x.is_floating_point()} == {torch.float32}
 
 
-@every
-@pytest.mark.parametrize("dtype", HALF)
+@in_half
 def test_half_precision_rounds_the_weight_alone(name: str, dtype: torch.dtype) -> None:
     start = parameters(*SHAPES, dtype=dtype)
     history = gradients(start, 2)

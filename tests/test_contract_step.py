@@ -17,6 +17,7 @@ from helpers import (
     close,
     descend,
     every,
+    every_class,
     gradients,
     losses,
     parameters,
@@ -48,7 +49,7 @@ def test_every_class_is_here() -> None:
     assert {type(build(name, parameters((2, 2)))) for name in OPTIMIZERS} == public
 
 
-@every
+@every_class
 def test_closure_runs_once_with_gradients_and_its_loss_is_returned(name: str) -> None:
     start = parameters((4, 4), (5,))
     targets = [torch.zeros_like(p) for p in start]
@@ -133,7 +134,7 @@ def test_step_decreases_a_quadratic(name: str) -> None:
     assert (losses(params, targets) < before).all()
 
 
-@every
+@every_class
 def test_zero_grad(name: str) -> None:
     params = parameters((4, 4), (5,))
     optimizer = build(name, params)
@@ -144,7 +145,7 @@ def test_zero_grad(name: str) -> None:
     assert all(p.grad is None for p in params)
 
 
-@every
+@every_class
 def test_requires_grad_may_be_toggled(name: str) -> None:
     """A parameter that is frozen for a while goes on where it stopped."""
     start = parameters((4, 4), (5,))
