@@ -17,6 +17,16 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+# What the functions import: once for all ranks, which are forked from the process that has it.
+PRELOADED = [
+    "torch",
+    "torch._dynamo",  # of the first step of an optimizer
+    "torch.distributed.checkpoint.state_dict",
+    "torch.distributed.fsdp",
+    "torch.distributed.tensor.parallel",
+    "deva_lab.training",
+    "pytest",
+]
 LIMIT = 240  # seconds; on a quiet machine nothing here takes a tenth of it
 
 
@@ -27,7 +37,7 @@ def run(size: int, function: Callable[..., Any], *args: Any) -> list[Any]:
     """
     if "forkserver" not in mp.get_all_start_methods():
         pytest.skip("needs POSIX: ranks are started by a fork server")
-    mp.get_context("forkserver").set_forkserver_preload(["torch", "torch.distributed.tensor"])
+    mp.get_context("forkserver").set_forkserver_preload(PRELOADED)
     with tempfile.TemporaryDirectory() as folder:
         context = mp.start_processes(
             _rank,

@@ -99,13 +99,17 @@ def leg(names: tuple[str, ...], layout: str, folder: str, first: int, flat: bool
     return ends
 
 
+ROUTE = ((4, "rows"), (2, "ddp"), (1, "rows"), (4, "hybrid"), (2, "columns"))
+
+
 @pytest.mark.parametrize(
-    ("names", "flat"), [(NAMES, False), (NAMES[:2], True)], ids=["nested", "flat"]
+    ("names", "flat", "route"),
+    [(NAMES, False, ROUTE), (NAMES[:2], True, (ROUTE[3], ROUTE[1], ROUTE[2]))],  # 4, 2 and 1
+    ids=["nested", "flat"],
 )
 def test_a_checkpoint_may_be_read_by_other_numbers_of_ranks(
-    tmp_path: Path, names: tuple[str, ...], flat: bool
+    tmp_path: Path, names: tuple[str, ...], flat: bool, route: tuple[tuple[int, str], ...]
 ) -> None:
-    route = [(4, "rows"), (2, "ddp"), (1, "rows"), (4, "hybrid"), (2, "columns")]
     for i, (size, layout) in enumerate(route):
         found = run(size, leg, names, layout, str(tmp_path), i * STEPS, flat)
         for ends in found:

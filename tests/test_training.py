@@ -18,6 +18,7 @@ from torch.optim.lr_scheduler import LambdaLR
 import deva_optim as do
 from deva_lab.data.windows import Windows, held_out
 from deva_lab.models.gpt import GPT, GPTSize
+from helpers import every_class
 from optimizers import OPTIMIZERS
 
 
@@ -153,7 +154,7 @@ def test_every_optimizer_learns_with_hidden_matrices_alone(name: str) -> None:
     assert trained(model, build(name, model), TINY) < before - 0.2
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@every_class  # of every variant, test_contract_state knows the state
 def test_a_resumed_run_continues_bit_for_bit(name: str, tmp_path: Path) -> None:
     setting = Setting(TINY.size, TINY.batch, steps=26)  # saved between two refreshes
     batches = setting.batches()
