@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import tempfile
@@ -57,34 +56,6 @@ def _swap_in(partial: Path, path: Path, *, aside: Path) -> None:
         # Another process has put its folder there since; both hold the same.
         if not path.is_dir():
             raise
-
-
-def read_sealed(path: Path) -> str | None:
-    """The text of a file written by `write_sealed`, or None if it is missing or damaged."""
-    try:
-        seal, _, text = path.read_text(encoding="utf-8").partition("\n")
-    except (OSError, ValueError):
-        return None
-    return text if seal == _seal(text) else None
-
-
-def write_sealed(path: Path, text: str) -> None:
-    """Write a text behind its own digest."""
-    with replacing(path) as partial:
-        partial.write_text(f"{_seal(text)}\n{text}", encoding="utf-8")
-
-
-def _seal(text: str) -> str:
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def file_digest(path: Path) -> bytes:
-    """The hash of a file, read a block at a time."""
-    digest = hashlib.blake2b(digest_size=16)
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.digest()
 
 
 def remove(path: Path) -> None:

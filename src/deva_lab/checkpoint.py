@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from .atomic import remove, replacing, sweep
+from .atomic import remove, sweep
+from .digests import is_whole, sealing
 from .errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,26 +28,30 @@ def save(folder: Path, run: Run) -> None:
     """Write the checkpoint of the step that a run is at, then remove those that are too old."""
     path = folder / f"checkpoint-{run.progress.step}"
     if run.ranks.mode is None:
-        with replacing(path.with_suffix(".pt")) as partial:
-            torch.save(run.state(), partial)
+        with sealing(path.with_suffix(".pt")) as file:
+            torch.save(run.state(), file)
     else:
         from . import rank_checkpoint
 
         rank_checkpoint.write(path, run)
     if run.ranks.leads:
-        for old in found(folder)[KEPT:]:
-            remove(old)
+        _thin_out(folder, run.progress.step)
 
 
 def load(folder: Path, run: Run, say: Callable[[str], None] = lambda text: None) -> None:
-    """Bring a run to the newest checkpoint that can be read, if there is any.
+    """Bring a run to the newest checkpoint that is whole, if there is any.
+
+    A run whose only checkpoint is damaged starts anew: it has lost no more than it did until then.
 
     Raises:
-        UsageError: If there are checkpoints and none of them can be read.
+        UsageError: If there are several checkpoints and none of them is whole.
     """
     paths = run.ranks.lead(lambda: _left(folder))
     for path in paths:
         if _read(path, run):
+            return
+        if len(paths) == 1:
+            say(f"{path} is damaged and there is none before it: the run starts anew")
             return
         say(f"{path} is damaged: the checkpoint before it is taken, if there is one")
     if paths:
@@ -60,18 +65,36 @@ def found(folder: Path) -> list[Path]:
     """The checkpoints in a folder, newest first."""
     if not folder.is_dir():
         return []
-    steps = {path: _NAME.fullmatch(path.name) for path in folder.iterdir()}
-    known = {path: int(match[1]) for path, match in steps.items() if match}
-    return sorted(known, key=lambda path: known[path], reverse=True)
+    named = (path for path in folder.iterdir() if _NAME.fullmatch(path.name))
+    return sorted(named, key=_step, reverse=True)
+
+
+def _step(path: Path) -> int:
+    match = _NAME.fullmatch(path.name)
+    return int(match[1]) if match else 0
 
 
 def read_file(path: Path, device: str) -> dict[str, Any] | None:
     """The checkpoint of a process alone, or None if it is damaged."""
+    if not is_whole(path):
+        return None
     try:
         state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
     except (RuntimeError, EOFError, OSError, pickle.UnpicklingError, KeyError):
         return None
     return state
+
+
+def _thin_out(folder: Path, step: int) -> None:
+    """Keep the newest checkpoints up to this step.
+
+    A later one was damaged: the run has started before it and come here again.
+    """
+    known = found(folder)
+    kept = [path for path in known if _step(path) <= step][:KEPT]
+    for path in known:
+        if path not in kept:
+            remove(path)
 
 
 def _left(folder: Path) -> list[Path]:

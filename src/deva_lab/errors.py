@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Iterable
+from functools import cache
 
 
 class UsageError(ValueError):
@@ -48,3 +50,9 @@ def unknown(what: str, name: str, known: Iterable[str]) -> UsageError:
     nearest = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0)
     hint = f", did you mean {nearest[0]!r}?" if nearest else "."
     return UsageError(f"unknown {what} {name!r}{hint} Known are {', '.join(names)}")
+
+
+@cache
+def warn(text: str) -> None:
+    """Tell the user of something that goes on all the same, once."""
+    print(f"deva: {text}", file=sys.stderr, flush=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from statistics import fmean, median, stdev
 
 from .curves import Curve, final_loss, finite, mean_curve, reach
 from .errors import UsageError, unknown
+from .files import read_lines
 from .palette import method
 from .progress import Result
 from .tables import Row, markdown, table
@@ -20,18 +20,17 @@ __all__ = ["Row", "markdown", "read_results", "sensitivity", "summarise", "table
 def read_results(path: Path) -> list[Result]:
     """The finished runs of a results.jsonl; of two with the same id the later one.
 
-    A line that a kill cut short is left out: that run did not finish.
+    A line that is damaged, or that a kill cut short, is left out: that run has no result.
+
+    Raises:
+        UsageError: If there are several lines and none is a result.
     """
-    results: dict[str, Result] = {}
-    lines = path.read_bytes().decode(errors="replace").splitlines()
-    for line in lines:
-        try:
-            result = json.loads(line)
-            results[result["id"]] = result
-        except (json.JSONDecodeError, KeyError, TypeError):
-            continue
-    if not results and len(lines) > 1:
-        raise UsageError(f"{path} has no results: it must have one JSON object a line")
+    lines = read_lines(path, begins=("id",))
+    results: dict[str, Result] = {str(line["id"]): line for line in lines if "id" in line}
+    if not results and path.read_bytes().count(b"\n") > 1:
+        raise UsageError(
+            f"{path} has no results: it must have one JSON object a line; remove it to start over"
+        )
     return list(results.values())
 
 

@@ -7,12 +7,14 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..atomic import read_sealed, replacing_folder, write_sealed
+from ..atomic import replacing_folder
+from ..digests import read_sealed, write_sealed
 from ..errors import UsageError
 from . import SHARD_TOKENS
 from .documents import Texts
 from .shards import (
     ShardFiles,
+    check_digests,
     describe,
     find_shards,
     map_shards,
@@ -113,7 +115,7 @@ def check_corpus(name: str, vocabulary: int | str) -> None:
     """Raise UsageError at once for an unknown name, a missing file or a missing extra."""
     shards = _shards(name)
     if shards is not None:
-        map_shards(shards.train + shards.validation)
+        map_shards(shards.all)
         return
     check_vocabulary(vocabulary)
     find_source(name).check()
@@ -144,21 +146,27 @@ def prepare(
             f"shards hold at most {1 << 16:,} token ids, the vocabulary has {corpus.vocabulary:,}"
         )
     with replacing_folder(out, is_whole=lambda path: path.exists() and not _is_empty(path)) as new:
-        write_description(new, vocabulary=corpus.vocabulary, bytes_per_token=corpus.bytes_per_token)
-        names = _write_shards(new, _plain(source), corpus, shard_tokens, report)
-    return [out / name for name in names]
+        files = _write_shards(new, _plain(source), corpus, shard_tokens, report)
+        write_description(
+            new,
+            vocabulary=corpus.vocabulary,
+            bytes_per_token=corpus.bytes_per_token,
+            files=files,
+        )
+    return [out / name for name in files]
 
 
 def _write_shards(
     folder: Path, stem: str, corpus: Corpus, shard_tokens: int, report: Report
-) -> list[str]:
-    names: list[str] = []
+) -> dict[str, str]:
+    """The names of the shards, each with its digest."""
+    files: dict[str, str] = {}
     for side, tokens in {"val": corpus.validation, "train": corpus.train}.items():
         for start in range(0, len(tokens), shard_tokens):
-            names.append(f"{stem}_{side}_{len(names):06d}.bin")
-            report(f"writing {names[-1]}")
-            write_shard(folder / names[-1], tokens[start : start + shard_tokens])
-    return names
+            name = f"{stem}_{side}_{len(files):06d}.bin"
+            report(f"writing {name}")
+            files[name] = write_shard(folder / name, tokens[start : start + shard_tokens])
+    return files
 
 
 def _is_empty(path: Path) -> bool:
@@ -176,7 +184,7 @@ def load_tokenizer(
     path = cache / f"bpe-{vocabulary}-{_key(texts.fingerprint, str(vocabulary))}.json"
     known = read_sealed(path)
     if known is None:
-        report(f"training a byte-level BPE of {vocabulary:,} tokens")
+        report(f"training a byte-level BPE of {vocabulary:,} tokens{_again(path)}")
         training = (text for text in texts if not split.is_validation(text))
         known = train_byte_pairs(training, vocabulary=int(vocabulary))
         write_sealed(path, known)
@@ -188,6 +196,7 @@ def _shards(name: str) -> ShardFiles | None:
 
 
 def _load_shards(name: str, files: ShardFiles) -> Corpus:
+    check_digests(files)
     vocabulary, bytes_per_token = describe(files)
     return Corpus(
         name=name,
@@ -206,10 +215,15 @@ def _entry(place: Path, texts: Texts, vocabulary: int | str, report: Report) -> 
             return entry
         split = find_split(texts)
         tokenizer = load_tokenizer(texts, split, vocabulary, cache=place.parent, report=report)
-        report(f"tokenising into {place}")
+        report(f"tokenising into {place}{_again(place)}")
         with replacing_folder(place, is_whole=_is_whole) as partial:
             write_entry(partial, texts, split, tokenizer)
     raise UsageError(f"the cache {place} does not hold what is written to it: check the disk")
+
+
+def _again(place: Path) -> str:
+    """What is said of a place of the cache whose content cannot be used."""
+    return f": {place.name} was there and is damaged" if place.exists() else ""
 
 
 def _is_whole(place: Path) -> bool:

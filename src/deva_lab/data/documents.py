@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path, PurePath
 from typing import IO, TYPE_CHECKING, cast
 
-from ..atomic import file_digest
+from ..digests import file_digest
 from ..errors import UsageError
 from ..extras import require
 
@@ -38,13 +38,15 @@ class Texts:
     Attributes:
         files: in the order in which they are read. Where there are several, each plain text is
             one document; a single one is cut into documents at paragraph borders.
+        remedy: what to do about a file that is damaged, if there is something to be said.
     """
 
     files: tuple[Path, ...]
+    remedy: str = ""
 
     def __iter__(self) -> Iterator[str]:
         for path in self.files:
-            yield from _read_file(path, cut=len(self.files) == 1)
+            yield from _read_file(path, cut=len(self.files) == 1, remedy=self.remedy)
 
     def check(self) -> None:
         """Raise UsageError for a missing file, an unknown format or a missing extra."""
@@ -88,17 +90,18 @@ def _check_format(path: Path) -> None:
         require("zstandard")
 
 
-def _read_file(path: Path, *, cut: bool) -> Iterator[str]:
+def _read_file(path: Path, *, cut: bool, remedy: str) -> Iterator[str]:
     """The documents of one file that are not blank, as text that UTF-8 can hold."""
+    hint = f"; {remedy}" if remedy else ""
     try:
         with path.open("rb") as file:
             for text in _read_stream(file, path.name, cut=cut):
                 if text.strip():
                     yield text.encode("utf-8", "replace").decode("utf-8")
     except UsageError as error:
-        raise UsageError(f"{path}: {error}") from error
+        raise UsageError(f"{path}: {error}{hint}") from error
     except _damages() as error:
-        raise UsageError(f"{path} is damaged or not what its name says: {error}") from error
+        raise UsageError(f"{path} is damaged or not what its name says: {error}{hint}") from error
 
 
 def _damages() -> tuple[type[Exception], ...]:

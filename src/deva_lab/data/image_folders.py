@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..atomic import replacing
+from ..digests import is_whole, sealing
 from ..errors import UsageError
 from .cache import cache_folder
 from .decoding import (
@@ -173,9 +173,10 @@ def _small_images(name: str, listing: Listing, read: Read) -> Images:
 def archive_images(path: Path, name: str, *, cache: Path | None, report: Report) -> Images:
     """The images of a tar archive, decoded once and kept in the cache by a hash of its content."""
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    kept = cache_folder(cache) / f"images-1-{digest[:32]}.npz"  # 1: of this layout
-    if not kept.exists():
-        report(f"decoding the images of {path}")
+    kept = cache_folder(cache) / f"images-2-{digest[:32]}.npz"  # 2: of this layout
+    if not is_whole(kept):
+        again = f": {kept} was there and is damaged" if kept.exists() else ""
+        report(f"decoding the images of {path}{again}")
         _keep(_small_images(name, *_unpacked(path)), kept)
     with np.load(kept) as arrays:
         train, train_labels, validation, validation_labels, classes = (
@@ -186,9 +187,9 @@ def archive_images(path: Path, name: str, *, cache: Path | None, report: Report)
 
 
 def _keep(images: Images, path: Path) -> None:
-    with replacing(path) as partial:
-        arrays: dict[str, Any] = {key: np.asarray(getattr(images, key)) for key in KEPT}
-        np.savez(partial, **arrays)
+    arrays: dict[str, Any] = {key: np.asarray(getattr(images, key)) for key in KEPT}
+    with sealing(path) as file:
+        np.savez(file, **arrays)
 
 
 def _unpacked(path: Path) -> tuple[Listing, Read]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import glob
-import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ..atomic import replacing
+from ..digests import file_digest, hasher
 from ..errors import UsageError
+from ..files import read_record, write_record
 from .tokenizers import GPT2_VOCABULARY, Gpt2Tokenizer
 from .tokens import Concatenated, Tokens
 
@@ -30,6 +31,11 @@ class ShardFiles:
 
     train: tuple[Path, ...]
     validation: tuple[Path, ...]
+
+    @property
+    def all(self) -> tuple[Path, ...]:
+        """Those of both sides."""
+        return self.train + self.validation
 
 
 def find_shards(pattern: str) -> ShardFiles | None:
@@ -101,21 +107,59 @@ def map_shard(path: Path) -> npt.NDArray[np.uint16]:
     return np.memmap(path, dtype="<u2", mode="r", offset=HEADER * 4)
 
 
-def write_shard(path: Path, tokens: npt.NDArray[Any]) -> None:
-    """Write a shard, which a kill leaves whole or absent."""
+def write_shard(path: Path, tokens: npt.NDArray[Any]) -> str:
+    """Write a shard, which a kill leaves whole or absent; its digest is returned."""
     header = np.zeros(HEADER, dtype="<i4")
     header[:3] = MAGIC, VERSION, len(tokens)
+    digest = hasher()
     with replacing(path) as partial, partial.open("wb") as file:
-        file.write(header.tobytes())
+
+        def write(data: bytes) -> None:
+            digest.update(data)
+            file.write(data)
+
+        write(header.tobytes())
         for start in range(0, len(tokens), 1 << 20):
-            file.write(tokens[start : start + (1 << 20)].astype("<u2").tobytes())
+            write(tokens[start : start + (1 << 20)].astype("<u2").tobytes())
+    return digest.hexdigest()
 
 
-def write_description(folder: Path, *, vocabulary: int, bytes_per_token: float) -> None:
-    """Note beside shards what reading them does not tell."""
-    text = json.dumps({"vocabulary": vocabulary, "bytes_per_token": bytes_per_token})
-    with replacing(folder / DESCRIPTION) as partial:
-        partial.write_text(text + "\n", encoding="utf-8")
+def write_description(
+    folder: Path, *, vocabulary: int, bytes_per_token: float, files: Mapping[str, str]
+) -> None:
+    """Note beside shards what reading them does not tell, and the digests of the files."""
+    note = {"vocabulary": vocabulary, "bytes_per_token": bytes_per_token, "files": dict(files)}
+    write_record(folder / DESCRIPTION, note)
+
+
+def check_digests(files: ShardFiles) -> None:
+    """Raises UsageError for a shard of our own that is not as it was written."""
+    notes = {folder: _note(folder) for folder in {path.parent for path in files.all}}
+    for path in files.all:
+        known = (notes[path.parent] or {}).get("files", {}).get(path.name)
+        if known is not None and file_digest(path).hex() != known:
+            raise UsageError(
+                f"{path} is damaged: its digest is not that of {DESCRIPTION} beside it; prepare "
+                "the shards again, deva data prepare"
+            )
+
+
+def _note(folder: Path) -> dict[str, Any] | None:
+    """What is noted beside shards, if anything is.
+
+    Raises:
+        UsageError: If it is damaged.
+    """
+    path = folder / DESCRIPTION
+    if not path.is_file():
+        return None
+    note = read_record(path, begins=("vocabulary",))
+    if note is None:
+        raise UsageError(
+            f"{path} is damaged: remove it if the shards are in GPT-2's vocabulary, else prepare "
+            "them again"
+        )
+    return note
 
 
 def describe(files: ShardFiles) -> tuple[int, float]:
@@ -123,14 +167,15 @@ def describe(files: ShardFiles) -> tuple[int, float]:
 
     Without a note and without GPT-2's vocabulary at hand, the bytes a token are NaN.
     """
-    path = files.validation[0].parent / DESCRIPTION
-    if path.is_file():
+    folder = files.validation[0].parent
+    note = _note(folder)
+    if note is not None:
         try:
-            noted = json.loads(path.read_text(encoding="utf-8"))
-            return int(noted["vocabulary"]), float(noted["bytes_per_token"])
+            return int(note["vocabulary"]), float(note["bytes_per_token"])
         except (ValueError, KeyError, TypeError) as error:
             raise UsageError(
-                f"{path} is damaged: remove it if the shards are in GPT-2's vocabulary"
+                f"{folder / DESCRIPTION} lacks a number: remove it if the shards are in GPT-2's "
+                "vocabulary"
             ) from error
     tokens = map_shard(files.validation[0])[:MEASURED_TOKENS]
     try:

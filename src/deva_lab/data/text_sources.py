@@ -87,7 +87,8 @@ class HubSource:
             report(f"fetching {self.documents:,} documents of {self.repository}")
             with replacing(path) as partial:
                 _write_jsonl(partial, self._stream())
-        return Texts((path,))
+        # gzip has a checksum of its own: what is damaged is refused before it is tokenised.
+        return Texts((path,), remedy="remove it, and it is fetched again")
 
     def _stream(self) -> Iterator[str]:
         import datasets  # type: ignore[import-untyped]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..atomic import file_digest, read_sealed, write_sealed
+from ..digests import file_digest, hasher, read_sealed, write_sealed
 from ..errors import UsageError
 from .split import Split
 from .tokenizers import Ids, Tokenizer, cut_words
@@ -100,7 +99,7 @@ class _Writer:
     def __init__(self, path: Path, dtype: str) -> None:
         self._file, self._dtype = path.open("wb"), dtype
         self.tokens, self.bytes = 0, 0
-        self.digest = hashlib.blake2b(digest_size=16)
+        self.digest = hasher()
 
     def write(self, ids: Ids) -> None:
         """Append tokens."""

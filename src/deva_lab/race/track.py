@@ -12,7 +12,6 @@ as in the track's Muon baseline of 2026.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -24,9 +23,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..data.shards import find_shards, map_shard
+from ..data.shards import check_digests, find_shards, map_shard
 from ..entrants import ENTRANTS, Entrant, options_of
 from ..errors import UsageError
+from ..files import append_line
 from ..models.track_gpt import TrackGPT, TrackSize
 
 # The baseline's Muon steps by 0.025 max(1, n/m)^½; ours by 0.2 √max(n, m) η: the same on a square
@@ -65,8 +65,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     }
     curve = run(Track(), options.data, device=device, report=_say, **settings)
     if dist.get_rank() == 0:
-        with options.out.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({**settings, "curve": curve}) + "\n")
+        append_line(options.out, {**settings, "curve": curve})
     dist.destroy_process_group()
 
 
@@ -86,6 +85,7 @@ def run(
     files = find_shards(data)
     if files is None:
         raise UsageError(f"--data {data} has no .bin shards: modded-nanogpt's data/ downloads them")
+    check_digests(files)
     torch.manual_seed(seed)
     model = TrackGPT(track.size).to(device)
     for parameter in model.parameters():
