@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 
 from ..carry_out import carry_out, check_jobs, finished
 from ..display import display
 from ..entrants import entrants
 from ..errors import UsageError
-from ..files import write_text
+from ..files import write_record
 from ..plan import plan
 from ..publish import publish
 from ..runner import Orders
@@ -32,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
     given = given_options(options, {"optimizers": OPTIMIZERS})
     runs = plan(request_of(given, entrants(given["optimizers"])))
     _check(options, runs)
-    write_text(folder / OPTIONS, json.dumps(given, indent=2) + "\n")
+    write_record(folder / OPTIONS, given)
     shown = display()
     orders = Orders(folder, command_line(options.words), options.save_every, options.tensorboard)
     with Stopping() as stopping:

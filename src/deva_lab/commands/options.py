@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import time
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ import torch
 from ..entrants import Entrant
 from ..environment import default_device
 from ..errors import UsageError
+from ..files import read_record
 from ..plan import Rate, Request, common
 from ..tasks import make_task
 
@@ -64,13 +64,28 @@ def given_options(options: argparse.Namespace, defaults: dict[str, Any]) -> dict
     given = {name: value for name, value in given.items() if value is not None}
     if options.resume is None:
         return {**defaults, **given}
-    before: dict[str, Any] = json.loads((options.resume / OPTIONS).read_text("utf-8"))
+    before = options_in(options.resume)
     if missing := [name for name in defaults if name not in before]:
         raise UsageError(f"--resume {options.resume}: its {OPTIONS} has no {missing[0]}")
     for one, other in (("steps", "tokens"), ("tokens", "steps")):
         if one in given:
             before.pop(other, None)
     return {**before, **given}
+
+
+def options_in(folder: Path) -> dict[str, Any]:
+    """The options that a folder was begun with.
+
+    Raises:
+        UsageError: If they are damaged.
+    """
+    given = read_record(folder / OPTIONS, begins=("optimizer", "optimizers"))
+    if given is None:
+        raise UsageError(
+            f"{folder / OPTIONS} is damaged: remove it and give the whole command again with "
+            f"--out {folder}, which goes on with the runs that are there"
+        )
+    return given
 
 
 def request_of(given: dict[str, Any], optimizers: Sequence[Entrant]) -> Request:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from ..display import Display, Silent, display
 from ..entrants import Entrant
 from ..errors import LostRank, UsageError
-from ..files import append_line, write_text
+from ..files import append_line, write_record
 from ..parallel import check, joined, launcher
 from ..plan import plan
 from ..progress import Result
@@ -26,6 +25,7 @@ from .options import (
     OPTIONS,
     command_line,
     given_options,
+    options_in,
     output_folder,
     request_of,
 )
@@ -82,7 +82,7 @@ def _prepared(
     given = given_options(options, DEFAULTS)
     settings = settings_of(given)
     check(settings, ranks)
-    write_text(folder / OPTIONS, json.dumps(given, indent=2) + "\n")
+    write_record(folder / OPTIONS, given)
     make_task(settings, report=shown.say)
     return folder, settings
 
@@ -94,7 +94,7 @@ def _find_again(options: argparse.Namespace) -> None:
     if options.out is None:
         raise UsageError("--parallel needs --out DIR, where a run that is started again goes on")
     begun = options.out / OPTIONS
-    if begun.is_file() and json.loads(begun.read_text("utf-8")) == given_options(options, DEFAULTS):
+    if begun.is_file() and options_in(options.out) == given_options(options, DEFAULTS):
         options.out, options.resume = None, options.out
 
 

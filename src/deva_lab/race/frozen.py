@@ -11,7 +11,7 @@ from typing import Any
 
 from ..environment import environment
 from ..errors import UsageError
-from ..files import write_text
+from ..files import read_record, write_record
 from ..progress import Result
 from .entries import Entries, Entry
 from .rules import Rules
@@ -43,16 +43,25 @@ class Frozen:
 
     @classmethod
     def read(cls, path: Path) -> Frozen | None:
-        """What a file holds, or None if there is no such file."""
+        """What a file holds, or None if there is no such file.
+
+        Raises:
+            UsageError: If it is damaged.
+        """
         if not path.is_file():
             return None
-        saved = json.loads(path.read_text(encoding="utf-8"))
+        saved = read_record(path, begins=("muon",))
+        if saved is None:
+            raise UsageError(
+                f"{path} is damaged: take a copy of it from where the race was published, or "
+                "remove it and freeze again, which marks as late what is frozen after final runs"
+            )
         entries = {name: FrozenEntry(**entry) for name, entry in saved["entries"].items()}
         return cls(saved["muon"], saved["rules"], entries)
 
     def write(self, path: Path) -> None:
         """Write the file, whole or not at all."""
-        write_text(path, json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n")
+        write_record(path, asdict(self))
 
     def check(self, entry: Entry, rules: Rules) -> FrozenEntry:
         """The entry as it was frozen.

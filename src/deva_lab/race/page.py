@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..curves import final_loss
-from ..files import write_text
+from ..files import write_lines, write_text
 from ..progress import Result
 from ..reproduce.experiment import markdown_table
 from ..reproduce.measures import gap, noise
@@ -37,12 +35,11 @@ def publish(race: Race, docs: Path) -> list[Path]:
     results, rows = race.results, race.standings()
     written = [docs / "race.md"]
     if results:
-        lines = [json.dumps(compact(result)) for result in results]
-        write_text(docs / "race.jsonl", "\n".join(lines) + "\n")
+        write_lines(docs / "race.jsonl", map(compact, results))
         written.append(docs / "race.jsonl")
     if race.frozen is not None:
         if race.frozen_path != docs / FROZEN:
-            shutil.copyfile(race.frozen_path, docs / FROZEN)
+            race.frozen.write(docs / FROZEN)
         written.append(docs / FROZEN)
     if rows:
         written += draw_race(rows, race.need_frozen().muon, docs)

@@ -16,7 +16,8 @@ import torch
 import deva_optim
 
 from ..environment import environment
-from ..files import write_text
+from ..errors import warn
+from ..files import read_record, write_record
 from . import Scale
 
 Say = Callable[[str], None]
@@ -112,14 +113,19 @@ def results_of(
         "environment": environment("cpu"),
         "results": results,
     }
-    write_text(_path(experiment, scale, folder), json.dumps(record) + "\n")
+    write_record(_path(experiment, scale, folder), record)
     return record
 
 
 def kept(experiment: Experiment, scale: Scale, folder: Path) -> dict[str, Any] | None:
-    """The record of an experiment that the folder has, if it has one."""
+    """The record of an experiment that the folder has, if it has one that is whole."""
     path = _path(experiment, scale, folder)
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    if not path.is_file():
+        return None
+    found = read_record(path, begins=("id",))
+    if found is None:
+        warn(f"{path} is damaged, and left out: deva reproduce {experiment.id} computes it again")
+    return found
 
 
 def _path(experiment: Experiment, scale: Scale, folder: Path) -> Path:
