@@ -9,7 +9,7 @@ from importlib import import_module
 from io import TextIOWrapper
 from typing import Any, Final
 
-from .errors import MissingExtra, UsageError
+from .errors import LostWorker, MissingExtra, UsageError
 from .extras import extra_of, require
 from .usage import bench, compare, data, methods, race, report, reproduce, train
 
@@ -51,6 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if missing is None:
             raise
         return _say_missing(options.command, missing)
+    except LostWorker as error:
+        print(f"deva: {error}", file=sys.stderr)
+        return 1
     except BrokenPipeError:  # the reader of the output has left, as `head` does
         sys.stderr.close()
         return 1

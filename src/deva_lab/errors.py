@@ -16,6 +16,10 @@ class LostRank(RuntimeError):  # noqa: N818
     """Another rank of the run has gone; the command prints it and exits with code 1."""
 
 
+class LostWorker(RuntimeError):  # noqa: N818
+    """A process that trained beside others has gone; the command prints it and exits with 1."""
+
+
 class MissingExtra(UsageError):  # noqa: N818
     """A part of the laboratory that needs a package which is not installed.
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 import multiprocessing
 import os
 import queue
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from ctypes import c_byte
 from dataclasses import dataclass
 from multiprocessing.queues import Queue
-from multiprocessing.synchronize import Event as Flag
 from pathlib import Path
 from typing import Final
 
 import torch
 
+from .errors import LostWorker, warn
 from .keeping import Keeping
 from .progress import Event, Result
 from .ranks import ALONE, Ranks
@@ -61,7 +64,7 @@ def run_one(
     watch: Watch,
     stopping: Callable[[], bool],
     ranks: Ranks = ALONE,
-    say: Report = lambda text: None,
+    say: Report = warn,
 ) -> Result:
     """The result of a run, gone on with if it has a checkpoint."""
     task = make_task(settings, report=lambda text: None)
@@ -97,8 +100,13 @@ def cores() -> int:
 
 # --- Side by side --------------------------------------------------------------------------------
 
+GO_ON: Final = 0
+STOP: Final = 1  # save, and say how far it came
+LEAVE: Final = 2  # save, and end: nobody listens any more
+
 _told: Queue[Event]  # in a worker: where its events go …
-_stop: Flag  # … and whether it is asked to stop
+_asked: c_byte  # … what it is asked for, without a lock that a killed one could keep …
+_busy = threading.Lock()  # … and whether it is carrying out a run
 
 
 def _side_by_side(
@@ -110,38 +118,58 @@ def _side_by_side(
 ) -> Iterator[Result]:
     context = multiprocessing.get_context("spawn")
     told: Queue[Event] = context.Queue()
-    stop = context.Event()
+    asked = context.RawValue(c_byte, GO_ON)
     threads = max(1, cores() // jobs)
-    with ProcessPoolExecutor(jobs, context, _prepare, (told, stop, threads)) as pool:
+    with ProcessPoolExecutor(jobs, context, _prepare, (told, asked, threads)) as pool:
         waiting: set[Future[Result]] = {pool.submit(_work, run, orders) for run in runs}
-        while waiting:
-            done, waiting = wait(waiting, timeout=TOLD_EVERY, return_when=FIRST_COMPLETED)
-            _pass_on(told, watch)
-            yield from (future.result() for future in done)
-            if stopping() and not stop.is_set():
-                stop.set()
-                waiting = {future for future in waiting if not future.cancel()}
+        try:
+            while waiting:
+                done, waiting = wait(waiting, timeout=TOLD_EVERY, return_when=FIRST_COMPLETED)
+                _pass_on(told, watch)
+                yield from (future.result() for future in done)
+                if stopping() and asked.value == GO_ON:
+                    asked.value = STOP
+                    waiting = {future for future in waiting if not future.cancel()}
+        except BaseException as error:
+            asked.value = LEAVE  # the pool waits for its workers, whatever has happened
+            for future in waiting:
+                future.cancel()
+            if isinstance(error, BrokenProcessPool):
+                raise LostWorker(
+                    "a process that trained beside others was killed, by the system if memory was "
+                    f"short; what is in {orders.folder} is whole: go on as after Ctrl-C"
+                ) from error
+            raise
 
 
-def _prepare(told: Queue[Event], stop: Flag, threads: int) -> None:
+def _prepare(told: Queue[Event], asked: c_byte, threads: int) -> None:
     """Make a worker ready; signals are the business of the process that started it."""
     import signal
 
-    global _told, _stop
-    _told, _stop = told, stop
+    global _told, _asked
+    _told, _asked = told, asked
+    threading.Thread(target=_leave_in_time, args=(os.getppid(),), daemon=True).start()
     torch.set_num_threads(threads)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
 
 
+def _leave_in_time(parent: int) -> None:
+    """End a worker that nobody listens to, after its run has saved; by itself it would wait on."""
+    while _asked.value != LEAVE and os.getppid() == parent:
+        time.sleep(TOLD_EVERY)
+    with _busy:
+        os._exit(1)
+
+
 def _work(settings: RunSettings, orders: Orders) -> Result:
     parent = os.getppid()
-    return run_one(
-        settings,
-        orders,
-        watch=_tell,
-        stopping=lambda: _stop.is_set() or os.getppid() != parent,
-    )
+
+    def stopping() -> bool:
+        return _asked.value != GO_ON or os.getppid() != parent
+
+    with _busy:
+        return run_one(settings, orders, watch=_tell, stopping=stopping)
 
 
 _last_told = 0.0
