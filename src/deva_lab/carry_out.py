@@ -37,6 +37,8 @@ def carry_out(
     """
     folder = orders.folder
     done = {result["id"] for result in finished(folder, runs)}
+    for name in done:
+        _forget(folder, name)  # a kill may have come between a result and this
     todo = [settings for settings in runs if settings.id not in done]
     if not todo:
         return
@@ -48,9 +50,14 @@ def carry_out(
         for result in run_all(todo, orders, jobs=jobs, watch=shown.event, stopping=stopping):
             if result["status"] != "stopped":
                 append_line(folder / RESULTS, result)
-                shutil.rmtree(folder / "runs" / result["id"], ignore_errors=True)
+                _forget(folder, result["id"])
     finally:
         shown.end()
+
+
+def _forget(folder: Path, name: str) -> None:
+    """Remove the checkpoints of a run that has its result."""
+    shutil.rmtree(folder / "runs" / name, ignore_errors=True)
 
 
 def finished(folder: Path, runs: Sequence[RunSettings]) -> list[Result]:
