@@ -1,0 +1,115 @@
+"""`kill -9` at random moments: nothing that was finished is lost, and every end is the same."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from killing import ends
+
+from deva_lab.cli import main
+
+LIMIT = 240  # seconds; on a quiet machine nothing here takes a tenth of it
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="commands are forked")
+def test_a_hundred_kills_of_train_and_compare_change_nothing() -> None:
+    done = subprocess.run(
+        [sys.executable, Path(__file__).with_name("killing.py"), "--kills", "100"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("100 kills")
+
+
+# --- Side by side --------------------------------------------------------------------------------
+
+WORDS = ["--task", "quadratic", "--steps", "400", "--optimizers", "muon,adamw", "--save-every", "0"]
+
+
+def started(*words: str | Path) -> subprocess.Popen[str]:
+    """A `deva compare` of its own, with two workers that have begun to train."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "deva_lab", "compare", *map(str, words), "--jobs", "2"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    wait_for(lambda: len(workers(process.pid)) == 2)
+    return process
+
+
+def wait_for(what: Callable[[], object]) -> None:
+    """Return once this is so."""
+    begun = time.monotonic()
+    while not what():
+        assert time.monotonic() - begun < LIMIT
+        time.sleep(0.05)
+
+
+def workers(parent: int) -> list[int]:
+    """The processes that a command has started to train in."""
+    pids = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
+    return [pid for pid in pids if status(pid)[1] == str(parent) and b"spawn_main" in words_of(pid)]
+
+
+def status(pid: int) -> list[str]:
+    """The state of a process and its parent; it is as a zombie if it has gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
+    except (FileNotFoundError, ProcessLookupError):
+        return ["Z", ""]
+
+
+def words_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
+
+
+def saved(folder: Path) -> dict[Path, int]:
+    """The checkpoints that are there, with their times."""
+    found = {}
+    for path in folder.glob("runs/*/checkpoint-*"):
+        try:
+            found[path] = path.stat().st_mtime_ns
+        except FileNotFoundError:  # a newer one has taken its place
+            continue
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked up in /proc")
+def test_a_killed_worker_and_a_killed_command_change_nothing(tmp_path: Path) -> None:
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    assert main(["compare", *WORDS, "--jobs", "1", "--out", str(whole)]) == 0
+
+    process = started(*WORDS, "--out", cut)
+    wait_for(lambda: saved(cut))
+    os.kill(workers(process.pid)[0], signal.SIGKILL)
+    _, err = process.communicate(timeout=LIMIT)
+    assert process.returncode == 1, err
+    assert "a process that trained beside others was killed" in err
+    assert "Traceback" not in err
+
+    before = saved(cut)
+    process = started("--resume", cut, "--save-every", "0")
+    left = workers(process.pid)
+    wait_for(lambda: set(saved(cut).items()) - set(before.items()))
+    process.kill()
+    wait_for(lambda: all(status(pid)[0] == "Z" for pid in left))  # nobody has told them
+    process.communicate(timeout=LIMIT)
+    assert main(["compare", "--resume", str(cut), "--jobs", "1"]) == 0
+    assert ends(cut) == ends(whole)
