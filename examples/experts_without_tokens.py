@@ -18,7 +18,7 @@ import sys
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn.functional import cross_entropy, gelu
 
 import deva_optim
 
@@ -45,7 +45,7 @@ class Experts(nn.Module):
         parts = torch.zeros_like(x)
         for i in range(EXPERTS):
             here = choice == i
-            parts[here] = F.gelu(x[here] @ self.up[i].T) @ self.down[i].T
+            parts[here] = gelu(x[here] @ self.up[i].T) @ self.down[i].T
         out: Tensor = self.head(x + weight.unsqueeze(-1) * parts)
         return out
 
@@ -76,7 +76,7 @@ def train(kind: str, answer: str, steps: int, seed: int) -> tuple[float, float]:
         start = torch.randint(cut - CONTEXT, (TOKENS,))
         windows = data[start[:, None] + torch.arange(CONTEXT + 1)]
         optimizer.zero_grad(set_to_none=False)
-        F.cross_entropy(model(windows[:, :-1]), windows[:, -1]).backward()
+        cross_entropy(model(windows[:, :-1]), windows[:, -1]).backward()
         rate = 1e-2 * min(1.0, 2 * (1 - step / steps))
         for i, p in enumerate(experts):
             if p.grad is None:
@@ -92,7 +92,7 @@ def train(kind: str, answer: str, steps: int, seed: int) -> tuple[float, float]:
         optimizer.step()
     with torch.no_grad():
         windows = data[torch.arange(cut, len(data) - CONTEXT, 7)[:, None] + torch.arange(9)]
-        loss = F.cross_entropy(model(windows[:, :-1]), windows[:, -1]).item()
+        loss = cross_entropy(model(windows[:, :-1]), windows[:, -1]).item()
     return loss, sum(idle) / (len(idle) * steps)
 
 

@@ -3,8 +3,8 @@
 float32 holds a gradient of 1e-30, but not its square, which V and the covariances are made of. So
 a step works on G / 2^e, and the state is kept in these units: M over 2^e, V and the covariances
 over 4^e. The first gradient of a matrix chooses its exponent e; a later one that is too large for
-it raises it. Products with powers of two are exact, so that no update depends on e. It is 0 as
-long as the norms of the gradients lie between 4e-9 and 3e8.
+it raises it. Products with powers of two are exact, so that no update depends on e. It is 0 where
+the norm of the first gradient lies between 4e-9 and 3e8 and none is above 1e15.
 
     size  the Frobenius norm of a gradient; below the smallest normal number it counts as zero
 """
@@ -99,14 +99,11 @@ def _careful_norm(X: Tensor, dim: tuple[int, ...], keepdim: bool) -> Tensor:
 # Exponents --------------------------------------------------------------------------------------
 
 
-def exponent_of(size: float, dtype: torch.dtype, kept: torch.dtype) -> int:
-    """The exponent for a size above zero, of numbers computed in one dtype and kept in another."""
-    step, most = _STEP[kept], _LARGEST[dtype]
-    return max(-most, min(most, step * round(math.log2(size) / step)))
-
-
 def exponents_of(sizes: Tensor, dtype: torch.dtype, kept: torch.dtype) -> Tensor:
-    """The same for many; UNSET for those that count as zero or are not finite."""
+    """The exponents for sizes of what is computed in one dtype and kept in another.
+
+    UNSET for those that count as zero or are not finite.
+    """
     step, most = _STEP[kept], _LARGEST[dtype]
     usable = (sizes >= torch.finfo(dtype).tiny) & sizes.isfinite()
     found = torch.where(usable, sizes, 1).log2().div_(step).round_().mul_(step)
@@ -153,33 +150,48 @@ def fit_(e: Entry) -> None:
     """Choose the units of an entry's matrices by their gradient, and find those that have none.
 
     On an accelerator units are chosen while the host waits for it in any case, at a first step.
-    After that a gradient that is far too large for them counts as not finite; when the host has
-    heard of it, it waits once more and raises them.
+    After that a gradient that is too large for them counts as not finite; when the host has heard
+    of it, it waits once more and raises them.
     """
-    dtype, kept = compute_dtype(e.param), _kept_dtype(e)
-    tiny, on_host = torch.finfo(dtype).tiny, isinstance(e.size, float)
-    if isinstance(e.size, float) and e.size >= tiny and _is_one(e):
+    dtype, on_host = compute_dtype(e.param), isinstance(e.size, float)
+    tiny = torch.finfo(dtype).tiny
+    if isinstance(e.size, float) and _is_one(e):
         unit = e.state["exponent"].item()
-        if exponent_of(e.size, dtype, kept) <= unit:  # nearly always
+        if tiny <= e.size < _most(e) * 2.0**unit:  # nearly always
             e.scaled = unit != 0
             return
     e.begun, e.nonzero, e.scaled = [], [], False
     for suffix, part, old in zip(suffixes(e.parts), e.parts, exponents(e), strict=True):
-        sizes = _as_tensor(e.size) if _is_one(e) else matrix_norms(part.fold(e.grad))
-        nonzero, new = sizes >= tiny, old
+        sizes, new = _sizes(e, part), old
         asks = e.asks or e.waiting or {UNSET}.issuperset(old.flatten().tolist())
         if on_host or (asks and bool(e.finite)):
-            new = torch.maximum(old, exponents_of(sizes.cpu(), dtype, kept))
+            seen = sizes.cpu()
+            held = seen < _most(e) * torch.exp2(old.to(seen))
+            new = torch.where(held, old, exponents_of(seen, dtype, _kept_dtype(e)))
             if not torch.equal(old, new):
                 _rescale_(e, suffix, old, new)
         e.begun.append(old != UNSET)
-        e.nonzero.append(None if on_host and nonzero.all() else nonzero)
+        e.nonzero.append(None if on_host and bool((sizes >= tiny).all()) else sizes >= tiny)
         e.scaled |= is_scaled(new)
         if not on_host:
-            most = _ORDINARY[kept][1] * (as_units(new, sizes) if e.scaled else 1.0)
             assert e.finite is not None
-            e.finite = e.finite & (sizes < most).all()
+            unit = as_units(new, sizes) if e.scaled else 1.0
+            e.finite = e.finite & (sizes < _most(e) * unit).all()
         old.copy_(new)
+
+
+def fits(e: Entry) -> bool:
+    """Whether the gradient is finite and its units can hold it; waits for the device."""
+    e.size = norms([e.grad], compute_dtype(e.grad))[0]
+    return all(
+        bool((sizes < _most(e) * as_units(x, sizes)).all())
+        for x, sizes in zip(exponents(e), (_sizes(e, part) for part in e.parts), strict=True)
+    )
+
+
+def _most(e: Entry) -> float:
+    """The size, in units, from which on squares come near the end of the range."""
+    return _ORDINARY[_kept_dtype(e)][1]
 
 
 def _kept_dtype(e: Entry) -> torch.dtype:
@@ -188,21 +200,11 @@ def _kept_dtype(e: Entry) -> torch.dtype:
     return torch.float32 if narrow else compute_dtype(e.param)
 
 
-def _as_tensor(size: Tensor | float) -> Tensor:
-    return size if isinstance(size, Tensor) else torch.tensor(size, dtype=torch.float64)
-
-
-def fits(e: Entry) -> bool:
-    """Whether the gradient is finite and of a size that its units can hold; waits for it."""
-    dtype, found = compute_dtype(e.param), exponents(e)
-    most = _ORDINARY[_kept_dtype(e)][1]
-    parts = zip(e.parts, found, strict=True)
-    matrices = e.method.vector is not None
-    sizes = [
-        (matrix_norms(part.fold(e.grad)) if matrices else norms([e.grad], dtype).squeeze(0), x)
-        for part, x in parts
-    ]
-    return all(bool((size < most * as_units(x.to(size.device), size)).all()) for size, x in sizes)
+def _sizes(e: Entry, part: Part) -> Tensor:
+    """The sizes of the gradients of the matrices of a part, in the shape of its exponents."""
+    if not _is_one(e):
+        return matrix_norms(part.fold(e.grad))
+    return e.size if isinstance(e.size, Tensor) else torch.tensor(e.size, dtype=torch.float64)
 
 
 def _is_one(e: Entry) -> bool:

@@ -72,9 +72,10 @@ def must_skip(
     narrow = _exponents(member.group["state_dtype"] or wide)
     if narrow - 1 < 2 * size < _exponents(wide) - 1:
         return None
-    units = [int(x.clamp_min(-1024).amin()) for k, x in state.items() if k.startswith("exponent")]
+    exponents = [x.flatten() for key, x in state.items() if key.startswith("exponent")]
+    units = [e for x in exponents for e in x.tolist() if e > -1024]
     kept = torch.float32 if member.group["state_dtype"] in _NARROW else wide
-    far = _FAR[kept] + (min(units) if min(units, default=-1024) > -1024 else 0)
+    far = _FAR[kept] + min(units, default=0)
     return None if path == "device" and size > far else False
 
 
