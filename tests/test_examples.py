@@ -10,10 +10,7 @@ import pytest
 EXAMPLES = Path(__file__).parents[1] / "examples"
 NEEDS = {"accelerate_loop": "accelerate", "hf_trainer": "accelerate", "lightning_fit": "lightning"}
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore"),  # what other projects warn about is theirs
-    pytest.mark.parametrize("name", NEEDS),
-]
+pytestmark = pytest.mark.filterwarnings("ignore")  # what other projects warn about is theirs
 Train = Callable[[Path, int], list[float]]
 
 
@@ -23,10 +20,12 @@ def train_of(name: str) -> Train:
     return train
 
 
-def test_every_example_is_here(name: str) -> None:
-    assert {file.stem for file in EXAMPLES.glob("*.py")} == set(NEEDS)
+def test_every_example_is_here() -> None:
+    measurements = {"experts_without_tokens"}
+    assert {file.stem for file in EXAMPLES.glob("*.py")} == set(NEEDS) | measurements
 
 
+@pytest.mark.parametrize("name", NEEDS)
 def test_an_example_learns_and_goes_on_where_it_stopped(name: str, tmp_path: Path) -> None:
     train = train_of(name)
     whole = train(tmp_path / "whole", 3)  # of four steps each
@@ -36,3 +35,9 @@ def test_an_example_learns_and_goes_on_where_it_stopped(name: str, tmp_path: Pat
     then = train(tmp_path / "parts", 3)
     # The Trainer remembers its losses, rounded; the others tell of the steps that they have taken.
     assert [*first, *then][-12:] == whole if name != "hf_trainer" else then == whole
+
+
+def test_the_measurement_of_experts_says_what_each_answer_costs(capsys) -> None:
+    runpy.run_path(str(EXAMPLES / "experts_without_tokens.py"))["main"](2, 1)
+    rows = capsys.readouterr().out.splitlines()
+    assert [row.split(" loss")[0].split()[0] for row in rows] == 3 * ["Muon"] + 3 * ["DeVA"]

@@ -26,5 +26,5 @@ class AuthorsDeVASinf(DeVASinf):
         for entry in super()._entries():
             method = entry.method
             if method.adaptation is SPECTRAL:
-                method = method._replace(adaptation=AUTHORS)
+                method = method._replace(adaptation=AUTHORS, rests=False)
             yield replace(entry, method=method)

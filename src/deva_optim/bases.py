@@ -52,8 +52,8 @@ def first_bases(G: Tensor, *, left: bool, right: bool) -> tuple[Side, Side]:
     """Orthonormal eigenvectors of G Gᵀ and of Gᵀ G for one matrix, on the sides that are wanted.
 
     Only the short side is decomposed. The long one gets the singular vectors that belong to it, and
-    for the null space, of which a decomposition would return whatever rounding makes of it, fixed
-    vectors made orthogonal to these: a continuous function of G, the same to rounding everywhere.
+    for the null space, of which a decomposition would return whatever rounding makes of it, axes
+    made orthogonal to these: a continuous function of G, the same to rounding everywhere.
     """
     n, m = G.shape
     X = (G if n <= m else G.mT).to(scalar_dtype(G.device))
@@ -74,14 +74,18 @@ def first_bases(G: Tensor, *, left: bool, right: bool) -> tuple[Side, Side]:
 
 
 def eigenbasis_(L: Tensor, Q: Tensor) -> None:
-    """Q ← the eigenvectors of L, unless they cannot be computed; of its null space fixed ones."""
+    """Q ← the eigenvectors of L, unless they cannot be computed; in its null space as above."""
 
     def decompose(A: Tensor) -> Tensor:
         found: tuple[Tensor, Tensor] = torch.linalg.eigh(A)
-        null = found[0] <= _noise(A)
-        if A.device.type == "cpu" and not null.any():  # an accelerator would have to wait
-            return found[1]
-        return _with_fixed(found[1], null)
+        eigenvalues, vectors = found
+        if A.device.type != "cpu":  # whether there is a null space an accelerator would have to say
+            return vectors
+        known = ~(eigenvalues <= _noise(A))  # what could not be computed is no null space
+        for place in (~known.all(-1)).nonzero().tolist():
+            one = tuple(place)
+            vectors[one] = _completed(vectors[one][:, known[one]])
+        return vectors
 
     Q.copy_(_solve(decompose, L, keep=Q))
 
@@ -140,33 +144,27 @@ def _noise(L: Tensor) -> Tensor:
 
 
 def _completed(Q: Tensor) -> Tensor:
-    """Orthonormal columns n×k, and fixed vectors made orthogonal to them and to each other; n×n.
+    """Orthonormal columns n×k, and n − k axes made orthogonal to them and to each other; n×n.
 
-    The columns come last, in their order, as eigenvectors do that belong to large eigenvalues.
+    The columns come last, in their order, as eigenvectors do that belong to large eigenvalues. The
+    axes left out are those that the columns stand for best, the pivots of an LU decomposition, in
+    which the weights decide where columns treat axes alike. An axis that the columns have no part
+    in stays as it is.
     """
     n, k = Q.shape
     if k == n:
         return Q
-    A = fixed_vectors(n, Q)
-    A[:, :k] = Q.flip(-1)  # QR favours what comes first
-    orthonormalise_(A)
-    return A.flip(-1)
-
-
-def _with_fixed(Q: Tensor, null: Tensor) -> Tensor:
-    """Orthonormal columns, those in the null space, which come first, replaced by fixed ones."""
     wide = Q.to(scalar_dtype(Q.device))
-    A = torch.where(null.unsqueeze(-2), fixed_vectors(Q.shape[-1], wide).flip(-1), wide)
-    A = A.flip(-1).contiguous()
+    weights = torch.linspace(1, 0.5, n, dtype=wide.dtype, device=wide.device)
+    pivots = torch.linalg.lu_factor(wide * weights.unsqueeze(-1)).pivots.tolist()
+    axes = list(range(n))
+    for i, j in enumerate(pivots):  # LAPACK's exchanges of rows, counted from one
+        axes[i], axes[j - 1] = axes[j - 1], axes[i]
+    A = wide.new_zeros(n, n)
+    A[:, :k] = wide.flip(-1)  # QR favours what comes first
+    A[sorted(axes[k:]), range(k, n)] = 1
     orthonormalise_(A)
     return A.flip(-1).to(Q.dtype)
-
-
-def fixed_vectors(n: int, like: Tensor) -> Tensor:
-    """n vectors in general position, the same on every machine, one a column."""
-    generator = torch.Generator().manual_seed(0)
-    A = torch.rand(n, n, generator=generator, dtype=torch.float64).sub_(0.5)
-    return A.to(like)
 
 
 def _reorder_(Q: Tensor, order: Tensor) -> None:

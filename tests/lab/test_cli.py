@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -184,40 +183,6 @@ def started(*words: str | Path) -> subprocess.Popen[str]:
     )
     assert process.stdout is not None
     return process
-
-
-def final_weights(folder: Path) -> dict[str, torch.Tensor]:
-    (run,) = (folder / "runs").iterdir()
-    state = checkpoint.read_file(checkpoint.found(run)[0], "cpu")
-    assert state is not None
-    assert state["progress"]["status"] == "finished"
-    weights: dict[str, torch.Tensor] = state["model"]
-    return weights
-
-
-@needs_posix
-@pytest.mark.slow
-def test_kill_minus_nine_at_twenty_moments_changes_nothing(tmp_path):
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    assert deva(*TRAIN, "--out", whole) == 0
-    moments = random.Random(0)
-    words: list[str | Path] = [*TRAIN, "--out", cut]
-    killed = 0
-    for _ in range(20):
-        process = started(*words, "--save-every", "0.05")
-        _wait_for_training(process, cut)
-        time.sleep(moments.uniform(0, 0.4))
-        process.kill()
-        killed += process.wait() == -signal.SIGKILL
-        process.communicate()
-        words = ["train", "--resume", cut]
-    assert killed >= 15  # the last ones may have come to an end before
-    assert deva("train", "--resume", cut) == 0
-    a, b = final_weights(whole), final_weights(cut)
-    assert all(torch.equal(weight, b[name]) for name, weight in a.items())
-    (one,), (other,) = (read_results(path / "results.jsonl") for path in (whole, cut))
-    assert one["curve"]["loss"] == other["curve"]["loss"]
-    assert one["curve"]["train_loss"] == other["curve"]["train_loss"]
 
 
 def _wait_for_training(process: subprocess.Popen[str], folder: Path) -> None:

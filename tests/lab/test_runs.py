@@ -56,8 +56,6 @@ def test_the_same_settings_give_the_same_run_and_another_seed_another():
     assert result_of(settings_of(seed=1))["curve"]["loss"] != a["curve"]["loss"]
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # of torch
 @pytest.mark.parametrize(("available", "device"), [(True, "cuda"), (False, "cpu")])
 def test_the_accelerator_is_asked_for_as_torch_2_6_has_it(available, device, monkeypatch):
     # Later versions know the argument check_available; there this one raises if none is available.
@@ -66,6 +64,8 @@ def test_the_accelerator_is_asked_for_as_torch_2_6_has_it(available, device, mon
     assert default_device() == device
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # of torch
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
 def test_a_compiled_run_follows_the_plain_one():
     plain, compiled = (result_of(settings_of("muon", compile=on))["curve"] for on in (False, True))

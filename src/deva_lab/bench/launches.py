@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from deva_optim.engine import Engine
+from deva_optim.units import exponents
 
 from .settings import Settings, SettingsError
 from .shapes import Shape, shape_set
@@ -69,6 +70,8 @@ def counted(name: str, shapes: Sequence[Shape], steps: int) -> tuple[float, floa
     for p in params:
         p.grad = torch.empty_like(p)
     for entry in optimizer._entries():  # what the first step would have done to the state
+        for unit in exponents(entry):
+            unit.zero_()
         if "clock" in entry.state:
             entry.state["clock"].copy_(-1 - entry.state["clock"])
             entry.state["waiting"].zero_()

@@ -32,6 +32,7 @@ class State:
         moment_bytes: Bytes of a number in a moment; everything else has 4.
         counters: Bytes of what a parameter counts.
         matrix_counters: Bytes of what each matrix in a stack counts.
+        units: What has an exponent of its own, of 8 bytes: each matrix, a parameter, or nothing.
     """
 
     moments: int
@@ -41,6 +42,7 @@ class State:
     moment_bytes: int = 4
     counters: int = 0
     matrix_counters: int = 0
+    units: Literal["matrix", "parameter"] | None = None
 
     @property
     def formula(self) -> str:
@@ -58,7 +60,9 @@ class State:
     def _parameter(self, shape: Shape) -> int:
         parts = matrices(shape)
         stacked = self.matrix_counters * len(parts) if len(shape) == 3 else 0
-        return self.counters + stacked + sum(self._matrix(n, m) for n, m in parts)
+        units = {"matrix": len(parts), "parameter": 1, None: 0}[self.units]
+        counters = self.counters + stacked + 8 * units
+        return counters + sum(self._matrix(n, m) for n, m in parts)
 
     def _matrix(self, n: int, m: int) -> int:
         short = n * n + m * m if n == m else min(n, m) ** 2

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 import deva_optim as do
+from deva_optim.validation import Sides
 
 from .memory import State
 from .plain_muon import PlainMuon
@@ -72,7 +73,12 @@ def _based(optimizer: Callable[..., Optimizer], **options: Any) -> Build:
 
 
 def _elementwise(name: str, optimizer: Callable[..., Optimizer], moments: int) -> Subject:
-    return Subject(name, "ours", _plain(optimizer), State(moments, counters=4))
+    state = State(moments, counters=4, units="parameter")
+    return Subject(name, "ours", _plain(optimizer), state)
+
+
+def _spectral(name: str, optimizer: Callable[..., Optimizer], moments: int) -> Subject:
+    return Subject(name, "ours", _plain(optimizer), State(moments, counters=4, units="matrix"))
 
 
 def _with_basis(
@@ -82,7 +88,8 @@ def _with_basis(
 
     Its counters: the step, the clock and who waits for a basis; in a stack, how long each was idle.
     """
-    state = State(moments, ends, 2, "short" if short else "both", width, 4 + 8 + 8, 4)
+    sides: Sides = "short" if short else "both"
+    state = State(moments, ends, 2, sides, width, 4 + 8 + 8, 4, units="matrix")
     return Subject(name, "ours", build, state, refreshes=True)
 
 
@@ -124,8 +131,8 @@ _ROWS: Final = (
     _with_basis("deva-instantaneous", _based(do.DeVASinf, variant="instantaneous"), 2),
     _with_basis("deva-whitened",      _based(do.DeVASinf, variant="whitened"), 2),
     _with_basis("deva-both-bf16",     _based(do.DeVASinf, state_dtype=_BF16), 2, width=2),
-    _elementwise("muon",              do.Muon, 1),
-    _elementwise("adamuon",           do.AdaMuon, 2),
+    _spectral("muon",                 do.Muon, 1),
+    _spectral("adamuon",              do.AdaMuon, 2),
     _with_basis("soap",               _based(do.SOAP), 2),
     _with_basis("soap-short",         _based(do.SOAP, sides="short"), 2, short=True),
     _with_basis("shampoo",            _based(do.Shampoo), 2),
