@@ -68,8 +68,9 @@ def first_bases(G: Tensor, *, left: bool, right: bool) -> tuple[Side, Side]:
     known = eigenvalues > noise
     Q, sizes = Q[:, known], eigenvalues[known].sqrt()
     want_short, want_long = (left, right) if n <= m else (right, left)
-    short = _completed(Q).to(G.dtype) if want_short else None
-    long = _completed(X.mT @ (Q / sizes)).to(G.dtype) if want_long else None
+    short = (Q if len(sizes) == len(Q) else _completed(Q)) if want_short else None
+    long = _completed(X.mT @ (Q / sizes)) if want_long else None
+    short, long = (None if basis is None else basis.to(G.dtype) for basis in (short, long))
     return (short, long) if n <= m else (long, short)
 
 
@@ -144,7 +145,7 @@ def _noise(L: Tensor) -> Tensor:
 
 
 def _completed(Q: Tensor) -> Tensor:
-    """Orthonormal columns n×k, and n − k axes made orthogonal to them and to each other; n×n.
+    """Nearly orthonormal columns n×k, and n − k axes, all made orthonormal, the last first; n×n.
 
     The columns come last, in their order, as eigenvectors do that belong to large eigenvalues. The
     axes left out are those that the columns stand for best, the pivots of an LU decomposition, in
@@ -152,8 +153,6 @@ def _completed(Q: Tensor) -> Tensor:
     in stays as it is.
     """
     n, k = Q.shape
-    if k == n:
-        return Q
     wide = Q.to(scalar_dtype(Q.device))
     weights = torch.linspace(1, 0.5, n, dtype=wide.dtype, device=wide.device)
     pivots = torch.linalg.lu_factor(wide * weights.unsqueeze(-1)).pivots.tolist()

@@ -173,6 +173,15 @@ def _dtype(name: str, value: object) -> None:
         raise ValueError(f"{name} must be None or one of {names}, got {value!r}")
 
 
+def _state_dtype(name: str, value: object) -> None:
+    if value == torch.float16:
+        raise ValueError(
+            f"{name} must not be torch.float16, which cannot hold the square of a gradient above "
+            "256; torch.bfloat16 is as small and has the range of float32"
+        )
+    _dtype(name, value)
+
+
 def _foreach(name: str, value: object) -> None:
     if value not in (None, True, False):
         raise TypeError(f"{name} must be None, True or False, got {value!r}")
@@ -193,7 +202,7 @@ _CHECKS: Final[Mapping[str, Callable[[str, object], None]]] = {
     "ema_rate": _decay,
     "split": _split,
     "split_dim": _split_dim,
-    "state_dtype": _dtype,
+    "state_dtype": _state_dtype,
     "msign_dtype": _dtype,
     "foreach": _foreach,
 }
