@@ -54,11 +54,11 @@ def channels_last(p: nn.Parameter) -> nn.Parameter:
 def test_memory_format_is_of_no_account(name: str, shape: tuple[int, ...], lay: Any) -> None:
     start = parameters(shape, dtype=torch.float64)
     history = gradients(start, 5)
-    expected = trained(name, start, history, sides="short")
+    expected = trained(name, start, history)
     params = [lay(p) for p in start]
     assert not params[0].is_contiguous()
     stride = params[0].stride()
-    optimizer = build(name, params, sides="short")
+    optimizer = build(name, params)
     for k, grads in enumerate(history):  # gradients laid out in the same way, or in the other
         laid_out = [lay(g).detach() for g in grads] if k % 2 else grads
         advance(optimizer, params, [laid_out])

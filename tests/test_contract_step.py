@@ -119,9 +119,9 @@ def test_foreach_agrees_with_one_at_a_time(name: str) -> None:
     shapes = [(4, 4), (3, 5), (5, 3), (2, 3, 4), (5,), ()]
     start = parameters(*shapes, *shapes, dtype=torch.float64)
     history = gradients(start, 5)
-    default = trained(name, start, history, sides="short")
-    close(trained(name, start, history, sides="short", foreach=False), default)
-    close(trained_apart(name, start, history, sides="short"), default)
+    default = trained(name, start, history)
+    close(trained(name, start, history, foreach=False), default)
+    close(trained_apart(name, start, history), default)
 
 
 @every

@@ -165,15 +165,15 @@ def test_ranks_together_take_the_step_of_one(
 
 def batched(names: tuple[str, ...], dtype: torch.dtype) -> list[list[Tensor]]:
     start = weights(TWINS, dtype)
-    return [together(name, start, past(start), "rows", sides="short") for name in names]
+    return [together(name, start, past(start), "rows") for name in names]
 
 
 def test_matrices_of_one_shape_may_be_stacked_otherwise() -> None:
-    """A batch of two rounds otherwise than one of three; on the short side nothing hangs on it."""
+    """A batch of two rounds otherwise than one of three, and nothing hangs on it."""
     start = weights(TWINS, torch.float64)
     for found in run(2, batched, MATRIX, torch.float64):
         for name, ours in zip(MATRIX, found, strict=True):
-            theirs = alone(name, start, past(start), sides="short")
+            theirs = alone(name, start, past(start))
             # `ROUNDING` is that of nine such steps.
             atol = ROUNDING * STEPS / 9
             assert_close(ours, theirs, rtol=0, atol=atol, msg=f"{name}: {ours} {theirs}")
