@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.testing import assert_close
 
-from deva_optim.methods import method_of
+from deva_optim.core.methods import method_of
 from optimizers import MATRIX, OPTIMIZERS
 
 Params = list[nn.Parameter]

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from deva_optim import directions, msign, units
-from deva_optim.directions import fast_dtype, polar
-from deva_optim.state import on_host
-from deva_optim.terms import value
+from deva_optim.core.directions import fast_dtype, polar
+from deva_optim.core.linalg import value
+from deva_optim.core.state import on_host
 from optimizers import OPTIMIZERS
 
 SHAPES = ((6, 6), (6, 6), (4, 9), (3, 5, 4), (8, 2, 3, 3), (7,), ())

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import deva_optim as do
 from deva_optim import bases
-from deva_optim.householder import orthonormalise_
+from deva_optim.core.householder import orthonormalise_
 from optimizers import OPTIMIZERS
 
 

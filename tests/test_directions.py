@@ -8,8 +8,14 @@ from hypothesis import strategies as st
 
 import reference
 from deva_optim import msign
-from deva_optim.directions import _POLAR_EXPRESS, MSIGN_KINDS, POLAR_EXPRESS, polar, settled_sign
-from deva_optim.terms import value
+from deva_optim.core.directions import (
+    _POLAR_EXPRESS,
+    MSIGN_KINDS,
+    POLAR_EXPRESS,
+    polar,
+    settled_sign,
+)
+from deva_optim.core.linalg import value
 
 KINDS = st.sampled_from(MSIGN_KINDS)
 SHAPES = st.sampled_from([(3, 3), (2, 5), (5, 2), (4, 3, 3), (2, 3, 4, 6), (1, 4), (4, 1)])

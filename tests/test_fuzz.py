@@ -10,7 +10,7 @@ from torch import Tensor
 
 import deva_optim as do
 import fuzz
-from deva_optim.engine import Engine
+from deva_optim.optimizer import BaseOptimizer
 from fuzz import Case, Grad, Group, Param, Step, case_of, fault_of, shrunk
 from fuzz.subject import Subject
 from fuzz.twins import comparable, twins_of
@@ -56,53 +56,53 @@ def test_all_that_can_be_drawn_is_drawn() -> None:
 Params = list[Tensor]
 
 
-def params_of(optimizer: Engine) -> Params:
+def params_of(optimizer: BaseOptimizer) -> Params:
     return [p for group in optimizer.param_groups for p in group["params"]]
 
 
-def write_to_gradients(optimizer: Engine) -> None:
+def write_to_gradients(optimizer: BaseOptimizer) -> None:
     for p in params_of(optimizer):
         if p.grad is not None:
             p.grad.neg_()
 
 
-def put_nan_into_weights(optimizer: Engine) -> None:
+def put_nan_into_weights(optimizer: BaseOptimizer) -> None:
     for p in params_of(optimizer):
         p.detach().fill_(torch.nan)
 
 
-def put_infinity_into_state(optimizer: Engine) -> None:
+def put_infinity_into_state(optimizer: BaseOptimizer) -> None:
     for p in params_of(optimizer):
         if optimizer.state.get(p):
             optimizer.state[p]["exp_avg"].fill_(torch.inf)
 
 
-def move_weights(optimizer: Engine) -> None:
+def move_weights(optimizer: BaseOptimizer) -> None:
     for p in params_of(optimizer):
         p.detach().add_(0.25)
 
 
-def forget_momentum(optimizer: Engine) -> None:
+def forget_momentum(optimizer: BaseOptimizer) -> None:
     for p in params_of(optimizer):
         if optimizer.state.get(p):
             optimizer.state[p]["exp_avg"].mul_(0.5)
 
 
-def count_a_skip(optimizer: Engine) -> None:
+def count_a_skip(optimizer: BaseOptimizer) -> None:
     optimizer._skips.add(["a name"])
 
 
-def move_a_little_if_foreach(optimizer: Engine) -> None:
+def move_a_little_if_foreach(optimizer: BaseOptimizer) -> None:
     if optimizer.param_groups[0]["foreach"] is not False:
         params_of(optimizer)[0].detach().add_(1e-7)
 
 
-def move_if_maximize(optimizer: Engine) -> None:
+def move_if_maximize(optimizer: BaseOptimizer) -> None:
     if optimizer.param_groups[0]["maximize"]:
         move_weights(optimizer)
 
 
-def move_if_a_gradient_is_bad(optimizer: Engine) -> None:
+def move_if_a_gradient_is_bad(optimizer: BaseOptimizer) -> None:
     params = params_of(optimizer)
     if any(p.grad is not None and not p.grad.isfinite().all() for p in params):
         params[-1].detach().add_(0.25)
@@ -114,7 +114,7 @@ class Remembers:
     def __init__(self) -> None:
         self.steps: dict[int, int] = {}
 
-    def __call__(self, optimizer: Engine) -> None:
+    def __call__(self, optimizer: BaseOptimizer) -> None:
         count = self.steps[id(optimizer)] = self.steps.get(id(optimizer), 0) + 1
         params_of(optimizer)[0].detach().add_(count / 64)
 
@@ -124,7 +124,7 @@ TWO = (Param((3, 3), torch.float64, seed=1), Param((3, 3), torch.float64, seed=2
 CALM = (Group({"sides": "short"}),)
 
 
-def spoiled(name: str, spoil: Callable[[Engine], None], invariant: str, **case: Any) -> Any:
+def spoiled(name: str, spoil: Callable[[BaseOptimizer], None], invariant: str, **case: Any) -> Any:
     return pytest.param(spoil, invariant, Case(name, **case), id=f"{invariant}, {name}")
 
 
@@ -201,7 +201,10 @@ def after_each_step(monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Subject], 
 
 @pytest.mark.parametrize(("spoil", "invariant", "case"), SPOILED)
 def test_each_invariant_can_fail(
-    spoil: Callable[[Engine], None], invariant: str, case: Case, monkeypatch: pytest.MonkeyPatch
+    spoil: Callable[[BaseOptimizer], None],
+    invariant: str,
+    case: Case,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert fault_of(case) is None
     after_each_step(monkeypatch, lambda subject: spoil(subject.optimizer))
@@ -234,9 +237,13 @@ def test_a_path_that_differs_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_telemetry_that_is_not_finite_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case("muon", steps=(NORMAL,))
     assert fault_of(case) is None
-    monkeypatch.setattr(Engine, "telemetry", lambda self: {"weight": {"msign_error": torch.nan}})
+    monkeypatch.setattr(
+        BaseOptimizer, "telemetry", lambda self: {"weight": {"msign_error": torch.nan}}
+    )
     assert fault_of(case).invariant == "telemetry"
-    monkeypatch.setattr(Engine, "telemetry", lambda self: {"weight": {"update_ratio": torch.inf}})
+    monkeypatch.setattr(
+        BaseOptimizer, "telemetry", lambda self: {"weight": {"update_ratio": torch.inf}}
+    )
     assert fault_of(case) is None
 
 
@@ -253,7 +260,7 @@ def test_averages_that_stay_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fault_of(case) is None
 
     @contextmanager
-    def averaged(optimizer: Engine) -> Iterator[None]:
+    def averaged(optimizer: BaseOptimizer) -> Iterator[None]:
         yield
         move_weights(optimizer)
 

@@ -155,8 +155,8 @@ def test_in_the_identity_basis_soap_is_adam(size, seed):
 @given(sizes, seeds)
 def test_eigenvalues_are_squared_norms_in_the_eigenbasis(size, seed):
     """Proposition: for L = G Gᵀ the squared row norms of Q_Lᵀ G Q_R are the eigenvalues of L."""
-    from deva_optim.adaptations import norms
-    from deva_optim.bases import eigenbasis_, project
+    from deva_optim.core.bases import eigenbasis_, project
+    from deva_optim.core.variance import norms
 
     G = randn(*size, seed=seed)
     L, R = G @ G.mT, G.mT @ G
@@ -171,9 +171,9 @@ def test_eigenvalues_are_squared_norms_in_the_eigenbasis(size, seed):
 @given(st.integers(2, 4), st.integers(2, 4), seeds)
 def test_the_coordinatewise_update_is_the_kronecker_expression(n, m, seed):
     """Theorem: Γ ⊙ msign(Q_Lᵀ G Q_R), rotated back, against the n m × n m matrices in full."""
-    from deva_optim.bases import project, restore
-    from deva_optim.directions import msign
-    from deva_optim.terms import value
+    from deva_optim.core.bases import project, restore
+    from deva_optim.core.directions import msign
+    from deva_optim.core.linalg import value
 
     U, V = orthogonal(n, seed), orthogonal(m, seed + 1)
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deva_optim.layout import parts
+from deva_optim.core.matrices import parts
 
 CASES = [
     # shape, layout, split, split_dim → the batches of matrices

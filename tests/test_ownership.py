@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 import deva_optim as do
+from deva_optim.core.matrices import parts
+from deva_optim.core.ownership import owners, step_cost
 from deva_optim.defaults import DEFAULTS
-from deva_optim.layout import parts
-from deva_optim.ownership import owners, step_cost
 
 Shape = tuple[int, ...]
 

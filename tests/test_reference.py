@@ -160,7 +160,7 @@ def test_splus_averages_its_iterates():
     "betas", [(0.95, 0.95), (0.9, 0.99), (0.0, 0.9), (0.9, 0.0), (0.99, 0.9801)]
 )
 def test_closed_form_of_the_bias_correction_is_its_recursion(variant, betas):
-    from deva_optim.methods import METHODS
+    from deva_optim.core.methods import METHODS
 
     row = METHODS["deva-sinf" if variant == "default" else f"deva-sinf-{variant}"]
     t = torch.arange(1, 200, dtype=torch.float64)

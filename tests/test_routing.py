@@ -24,7 +24,7 @@ from architectures import (
     routes,
 )
 from deva_optim import describe, param_groups
-from deva_optim.layout import parts
+from deva_optim.core.matrices import parts
 
 
 def test_named_parameters_agree_with_the_module() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import deva_optim as do
-from deva_optim.schedule import phases
+from deva_optim.core.schedule import phases
 
 COSTS = st.lists(st.integers(1, 1000), min_size=1, max_size=40)
 

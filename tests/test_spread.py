@@ -8,7 +8,7 @@ import torch
 from torch.distributed.tensor import Partial, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
-from deva_optim.spread import _block
+from deva_optim.distributed.placement import _block
 
 
 def blocks(shape: tuple[int, ...], sizes: tuple[int, ...], placements: Any) -> list[Any]:

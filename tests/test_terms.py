@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deva_optim.terms import (
+from deva_optim.core.linalg import (
     Product,
     Quotient,
     Square,

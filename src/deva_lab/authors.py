@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Final
 
 from deva_optim import DeVASinf
-from deva_optim.adaptations import SPECTRAL, gradient_mass
-from deva_optim.stack import Entry
+from deva_optim.core.batch import Entry
+from deva_optim.core.variance import SPECTRAL, gradient_mass
 
 AUTHORS: Final = SPECTRAL._replace(mass=gradient_mass, waits=False)
 

@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 import torch
 from torch import Tensor, nn
 
-from deva_optim.engine import Engine
+from deva_optim.optimizer import BaseOptimizer
 
 from . import checkpoint, parallel
 from .ahead import Ahead
@@ -89,7 +89,7 @@ class Run:
             self.compute = cast(nn.Module, torch.compile(self.compute))
         entrant = Entrant.parse(settings.optimizer)
         self.optimizer = entrant.build(self.model, settings.lr, parallel.sharing(ranks))
-        if settings.telemetry and not isinstance(self.optimizer, Engine):
+        if settings.telemetry and not isinstance(self.optimizer, BaseOptimizer):
             raise UsageError(f"{settings.optimizer} has no telemetry: record that of another one")
         self.rates = [float(group["lr"]) for group in self.optimizer.param_groups]
         self.losses = torch.zeros((), device=settings.device)  # their sum since the evaluation
@@ -128,7 +128,7 @@ class Run:
 
     def record_telemetry(self) -> None:
         """Keep what the optimizer says of each matrix, while the gradients are there."""
-        found = cast(Engine, self.optimizer).telemetry()
+        found = cast(BaseOptimizer, self.optimizer).telemetry()
         matrices = {
             name: {key: _finite(value) for key, value in row.items()} for name, row in found.items()
         }

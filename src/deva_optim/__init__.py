@@ -1,10 +1,9 @@
 """DeVA and every optimizer that its paper compares with, on one engine, drop-in for torch.optim."""
 
 from .clipping import clip_grad_norm_
-from .directions import msign
-from .methods import METHODS
-from .routing import describe, param_groups
-from .zoo import (
+from .core.directions import msign
+from .core.methods import METHODS
+from .optimizers import (
     SOAP,
     AdaMuon,
     AdamW,
@@ -17,6 +16,7 @@ from .zoo import (
     Signum,
     SPlus,
 )
+from .routing import describe, param_groups
 
 __version__ = "0.1.0"
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 if TYPE_CHECKING:
-    from .stack import Stack
+    from .core.batch import Stack
 
 
 def average_iterates_(stack: Stack) -> None:

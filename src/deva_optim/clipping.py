@@ -7,11 +7,11 @@ import math
 import torch
 from torch import Tensor
 
-from .engine import Engine
+from .optimizer import BaseOptimizer
 
 
 @torch.no_grad()
-def clip_grad_norm_(optimizer: Engine, max_norm: float) -> list[float]:
+def clip_grad_norm_(optimizer: BaseOptimizer, max_norm: float) -> list[float]:
     """Scale down the gradients of every group whose norm is above `max_norm`; returns the norms.
 
     A norm over all gradients is mostly that of the matrices, and a spike in one of them would

@@ -16,9 +16,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .adaptations import norms
-from .directions import msign
-from .units import matrix_norms
+from .core.directions import msign
+from .core.units import matrix_norms
+from .core.variance import norms
 
 # Norms and what belongs to them (definition of the γ-weighted dual norm and its examples) --------
 

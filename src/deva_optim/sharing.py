@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch import Tensor
 
-from .members import Member, members
-from .schedule import first_phases
-from .skips import SkipLog
-from .stack import Stack
+from .core.batch import Stack
+from .core.parameters import Member, members
+from .core.schedule import first_phases
+from .core.skips import SkipLog
 from .validation import check_wire_dtype
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
-    from .distributed import Fleet
+    from .distributed.step import Fleet
     from .telemetry import Rows
 
 Ranks: TypeAlias = "ProcessGroup | DeviceMesh | None"
@@ -56,7 +56,7 @@ class Sharing:
         if self._ranks is None and not any(hasattr(p, "device_mesh") for p in params):
             return
         if self._fleet is None:
-            from .distributed import Fleet  # it takes a while to import
+            from .distributed.step import Fleet  # it takes a while to import
 
             self._fleet = Fleet(self._ranks, self._wire_dtype)
         for p in params:

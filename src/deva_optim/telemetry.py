@@ -15,15 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .adaptations import ADAM, INSTANTANEOUS
-from .bases import SIDES, restore
-from .diagnostics import basis_drift, msign_error, update_ratio
-from .directions import frobenius, inverse_norm
-from .members import Member
-from .stack import Entry, Stack, stacks
-from .terms import Number, value
-from .units import fits
-from .updates import (
+from .core.bases import SIDES, restore
+from .core.batch import Entry, Stack, stacks
+from .core.directions import frobenius, inverse_norm
+from .core.linalg import Number, value
+from .core.parameters import Member
+from .core.step import (
     adapted_first_,
     direction_of,
     ema_,
@@ -32,6 +29,9 @@ from .updates import (
     looked_ahead,
     shampoo_,
 )
+from .core.units import fits
+from .core.variance import ADAM, INSTANTANEOUS
+from .diagnostics import basis_drift, msign_error, update_ratio
 
 Telemetry = dict[str, dict[str, float]]
 """Name of the matrix → name of the quantity → value."""

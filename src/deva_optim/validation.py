@@ -10,11 +10,11 @@ from typing import Any, Final, Literal, TypeGuard, get_args
 import torch
 from torch import Tensor
 
-from .directions import MSIGN_KINDS
-from .layout import Layout, parts
-from .methods import METHODS, RESTS, VARIANTS, method_of
-from .updates import adapted_first_
-from .upkeep import TRACKED
+from .core.directions import MSIGN_KINDS
+from .core.matrices import Layout, parts
+from .core.methods import METHODS, RESTS, VARIANTS, method_of
+from .core.step import adapted_first_
+from .core.upkeep import TRACKED
 
 NonFinite = Literal["skip", "raise"]
 Sides = Literal["both", "short"]

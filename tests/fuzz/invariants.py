@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from deva_optim.layout import Part
-from deva_optim.members import Member, members
+from deva_optim.core.matrices import Part
+from deva_optim.core.parameters import Member, members
 from fuzz.subject import Subject
 
 _INTEGERS = {8: torch.int64, 4: torch.int32, 2: torch.int16}

@@ -23,7 +23,7 @@ from deva_lab.bench.settings import Settings, matching
 from deva_lab.bench.shapes import SETS, matrices, shape_set
 from deva_lab.bench.subjects import SUBJECTS, Subject
 from deva_lab.bench.timing import Timing, make_case, random_gradients, ratios
-from deva_optim.methods import METHODS, method_of
+from deva_optim.core.methods import METHODS, method_of
 
 TINY = Settings(rounds=2, steps=2, refresh_every=2, warmup=3, gradients=2, peak_size=32)
 TINY_OPTIONS = (

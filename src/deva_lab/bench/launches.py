@@ -21,8 +21,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from deva_optim.engine import Engine
-from deva_optim.units import exponents
+from deva_optim.core.units import exponents
+from deva_optim.optimizer import BaseOptimizer
 
 from .settings import Settings, SettingsError
 from .shapes import Shape, shape_set
@@ -66,7 +66,7 @@ def counted(name: str, shapes: Sequence[Shape], steps: int) -> tuple[float, floa
     _teach_geqrf()
     params = [torch.empty(shape, device="meta", requires_grad=True) for shape in shapes]
     optimizer = SUBJECTS[name].build(params, Settings())
-    assert isinstance(optimizer, Engine)
+    assert isinstance(optimizer, BaseOptimizer)
     for p in params:
         p.grad = torch.empty_like(p)
     for entry in optimizer._entries():  # what the first step would have done to the state

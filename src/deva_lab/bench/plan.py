@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from deva_optim.core.matrices import parts
+from deva_optim.core.methods import METHODS
+from deva_optim.core.ownership import owners, step_cost
 from deva_optim.defaults import DEFAULTS
-from deva_optim.layout import parts
-from deva_optim.methods import METHODS
-from deva_optim.ownership import owners, step_cost
 
 from .shapes import Shape
 

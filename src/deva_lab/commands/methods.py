@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 
 from deva_optim import METHODS
-from deva_optim.adaptations import (
+from deva_optim.core.step import adapted_first_
+from deva_optim.core.upkeep import DECOMPOSED, INVERSE_ROOT, TRACKED
+from deva_optim.core.variance import (
     ADAM,
     DIRECTION,
     FACTORED,
@@ -14,8 +16,6 @@ from deva_optim.adaptations import (
     SPECTRAL,
     WHITENING,
 )
-from deva_optim.updates import adapted_first_
-from deva_optim.upkeep import DECOMPOSED, INVERSE_ROOT, TRACKED
 
 from ..entrants import ENTRANTS, options_of
 from ..errors import unknown

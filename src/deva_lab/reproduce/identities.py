@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from deva_optim import msign
-from deva_optim.adaptations import norms
-from deva_optim.bases import project, restore
+from deva_optim.core.bases import project, restore
+from deva_optim.core.linalg import value
+from deva_optim.core.variance import norms
 from deva_optim.diagnostics import spectral_snr
-from deva_optim.terms import value
 
 from .claims import Finding, judged
 

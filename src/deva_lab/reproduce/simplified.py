@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from deva_optim import msign
-from deva_optim.adaptations import norms
+from deva_optim.core.variance import norms
 from deva_optim.diagnostics import linf_dual_norm, smoothness, spectral_smoothness
 
 from ..quadratic import SIZES, hessian

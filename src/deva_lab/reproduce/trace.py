@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 import deva_optim as do
-from deva_optim.bases import project
+from deva_optim.core.bases import project
 from deva_optim.diagnostics import linf_dual_norm, linf_snr, schatten_dual_norm, spectral_snr
 
 from .. import quadratic

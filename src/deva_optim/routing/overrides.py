@@ -12,9 +12,9 @@ from typing import Any
 
 from torch import nn
 
-from .roles import Options, Split, rule_of
-from .sites import Site
-from .validation import CHOICES, check_choice
+from ..validation import CHOICES, check_choice
+from .modules import Site
+from .rules import Options, Split, rule_of
 
 Matcher = str | re.Pattern[str] | type[nn.Module]
 Setting = str | Mapping[str, Any]

@@ -14,7 +14,7 @@ from typing import Final, Literal, get_args
 import torch
 from torch import Tensor
 
-from .terms import Product, Term, compact, value
+from .linalg import Product, Term, compact, value
 from .units import in_units, matrix_norms
 
 MsignKind = Literal["newton-schulz", "polar-express", "svd", "soft"]

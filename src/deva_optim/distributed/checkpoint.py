@@ -14,12 +14,12 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
-from .layout import PARAMETER_SHAPED
-from .mail import BUCKET, Mail, Parcel, collect, deliver
-from .members import Member
-from .roster import Roster, local
-from .spread import Crew
-from .state import Shield, on_host
+from ..core.matrices import PARAMETER_SHAPED
+from ..core.parameters import Member
+from ..core.state import Shield, on_host
+from .exchange import BUCKET, Mail, Parcel, collect, deliver
+from .owners import Roster, local
+from .placement import Crew
 
 State = Mapping[Tensor, dict[str, Any]]
 

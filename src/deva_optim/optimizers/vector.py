@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from ..engine import Engine
+from ..optimizer import BaseOptimizer
 from ..validation import NonFinite
 
 
-class AdamW(Engine):
+class AdamW(BaseOptimizer):
     r"""AdamW: the sign of the momentum, trusted as far as its signal exceeds its noise.
 
         m ← β₁ m + (1 − β₁) g,   v ← β₂ v + (1 − β₂) g²
@@ -68,7 +68,7 @@ class AdamW(Engine):
         super().__init__(params, defaults)
 
 
-class Signum(Engine):
+class Signum(BaseOptimizer):
     """Signum: the sign of the momentum and nothing else.
 
         m ← β₁ m + (1 − β₁) g
@@ -124,7 +124,7 @@ class Signum(Engine):
         super().__init__(params, defaults)
 
 
-class Lion(Engine):
+class Lion(BaseOptimizer):
     """Lion: the sign of a momentum that looks further back than the one it shows.
 
         x ← (1 − ηλ) x − η sign(β₁ m + (1 − β₁) g)

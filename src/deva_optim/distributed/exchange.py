@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .spread import Crew, Spread
+from .placement import Crew, Spread
 
 Piece = tuple[Tensor, torch.dtype]  # of a message: a tensor, and the dtype in which it travels
 

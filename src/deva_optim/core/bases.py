@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]  # torch does not list it
 
 from .householder import orthonormalise_
-from .terms import Number, Product, mirror_, product
+from .linalg import Number, Product, mirror_, product
 from .units import scalar_dtype
 
 Side = Tensor | None

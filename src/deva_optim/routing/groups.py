@@ -12,9 +12,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .matching import Matcher, Setting, match_overrides, match_splits, template
-from .roles import Options, Split, cut, layout_of, matrices, rule_of
-from .sites import Site, find_sites
+from .modules import Site, find_sites
+from .overrides import Matcher, Setting, match_overrides, match_splits, template
+from .rules import Options, Split, cut, layout_of, matrices, rule_of
 
 
 def param_groups(

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from . import bases
-from .adaptations import ADAM, Adaptation, Evidence, bias_correction
 from .directions import fast_dtype, frobenius, inverse_norm, polar, settled_sign
-from .terms import Number, Quotient, Term, average_, value
+from .linalg import Number, Quotient, Term, average_, value
+from .variance import ADAM, Adaptation, Evidence, bias_correction
 
 if TYPE_CHECKING:
-    from .stack import Stack
+    from .batch import Stack
 
 
 def composed_(stack: Stack) -> tuple[Term, Number]:

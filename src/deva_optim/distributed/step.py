@@ -17,20 +17,20 @@ from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from .adaptations import LINF
-from .layout import whole
-from .members import Member
-from .roster import Roster, local
-from .rounds import Job, overlapped, rounds
-from .screen import screen_known
-from .sharded_state import block, spread_state, take_
-from .skips import SkipLog
-from .spread import Crew
-from .stack import Entry, Stack, decay_, stacks
-from .state import initial_state
-from .telemetry import Rows, looks_at_gradient, rows
-from .units import compute_dtype, fit_, narrowed, norms, scalar_dtype
-from .validation import check_gradient
+from ..core.batch import Entry, Stack, decay_, stacks
+from ..core.gradients import screen_known
+from ..core.matrices import whole
+from ..core.parameters import Member
+from ..core.skips import SkipLog
+from ..core.state import initial_state
+from ..core.units import compute_dtype, fit_, narrowed, norms, scalar_dtype
+from ..core.variance import LINF
+from ..telemetry import Rows, looks_at_gradient, rows
+from ..validation import check_gradient
+from .checkpoint import block, spread_state, take_
+from .owners import Roster, local
+from .pipeline import Job, overlapped, rounds
+from .placement import Crew
 
 Grads = Mapping[Tensor, Tensor | None]  # of each parameter the block of this rank
 State = Mapping[Tensor, dict[str, Any]]

@@ -15,12 +15,12 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from ..averages import averaged
-from ..engine import Engine
+from ..optimizer import BaseOptimizer
 from ..sharing import Ranks
 from ..validation import NonFinite, Rest, Sides, check_choice
 
 
-class SOAP(Engine):
+class SOAP(BaseOptimizer):
     """SOAP: Adam in the eigenbasis of Shampoo's covariances.
 
         M ← β₁ M + (1 − β₁) G,   M′ = Q_Lᵀ M Q_R,   G′ = Q_Lᵀ G Q_R
@@ -105,7 +105,7 @@ class SOAP(Engine):
         super().__init__(params, defaults, process_group, wire_dtype)
 
 
-class Shampoo(Engine):
+class Shampoo(BaseOptimizer):
     """Shampoo: the momentum between the inverse fourth roots of its covariances.
 
         M ← β₁ M + (1 − β₁) G
@@ -191,7 +191,7 @@ class Shampoo(Engine):
         super().__init__(params, defaults, process_group, wire_dtype)
 
 
-class SPlus(Engine):
+class SPlus(BaseOptimizer):
     """SPlus: the sign of the momentum in the eigenbasis, judged by the average of its iterates.
 
         M ← β₁ M + (1 − β₁) G

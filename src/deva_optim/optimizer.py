@@ -10,21 +10,21 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT, StateDict
 
-from . import upkeep
+from .core import upkeep
+from .core.batch import Entry, Stack, apply_, decay_, stacks
+from .core.gradients import screen
+from .core.parameters import Member, members
+from .core.schedule import first_phases
+from .core.skips import SkipLog
+from .core.state import check_loaded, initial_state, named_dtypes, unwrap_, wrapped
+from .core.units import compute_dtype, narrowed, norms
 from .defaults import DEFAULTS
-from .members import Member, members
-from .schedule import first_phases
-from .screen import screen
 from .sharing import Ranks, Sharing
-from .skips import SkipLog
-from .stack import Entry, Stack, apply_, decay_, stacks
-from .state import check_loaded, initial_state, named_dtypes, unwrap_, wrapped
 from .telemetry import Telemetry, numbered, rows, stepped
-from .units import compute_dtype, narrowed, norms
 from .validation import as_list, check_gradient, check_group, check_parameter
 
 
-class Engine(Optimizer):
+class BaseOptimizer(Optimizer):
     """Runs every method of the table; the classes in `zoo` say which and with what defaults.
 
     State of a parameter, all of it in the checkpoint:
@@ -259,7 +259,7 @@ def _has_gradient(param: Tensor) -> bool:
 
 def _portable(optimizer: Optimizer, state_dict: StateDict) -> StateDict:
     """The state as any way of saving takes it, and any number of ranks can read it."""
-    assert isinstance(optimizer, Engine)
+    assert isinstance(optimizer, BaseOptimizer)
     spread = optimizer._sharing.spread_state(optimizer.param_groups, optimizer.state)
     params = [p for group in optimizer.param_groups for p in group["params"]]
     state = {
@@ -270,7 +270,7 @@ def _portable(optimizer: Optimizer, state_dict: StateDict) -> StateDict:
 
 
 def _unwrap_(optimizer: Optimizer) -> None:
-    assert isinstance(optimizer, Engine)
+    assert isinstance(optimizer, BaseOptimizer)
     loaded = members(optimizer.param_groups, lambda p: bool(optimizer.state.get(p)))
     check_loaded(loaded, optimizer.state)
     optimizer._sharing.take_(optimizer.param_groups, optimizer.state)

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from ..directions import MsignKind
-from ..engine import Engine
+from ..core.directions import MsignKind
+from ..optimizer import BaseOptimizer
 from ..sharing import Ranks
 from ..validation import NonFinite, Rest
 
 
-class Muon(Engine):
+class Muon(BaseOptimizer):
     """Muon: the matrix sign of the momentum, with the RMS of AdamW's update.
 
         M ← β₁ M + (1 − β₁) G
@@ -97,7 +97,7 @@ class Muon(Engine):
         super().__init__(params, defaults, process_group, wire_dtype)
 
 
-class AdaMuon(Engine):
+class AdaMuon(BaseOptimizer):
     """AdaMuon: Muon's direction, divided entry by entry by its own running size.
 
         M ← β₁ M + (1 − β₁) G,   O = msign(sign(M))

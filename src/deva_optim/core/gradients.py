@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from . import units
+from .batch import Entry
 from .skips import SkipLog
-from .stack import Entry
 from .units import compute_dtype, fit_, norms
 
 

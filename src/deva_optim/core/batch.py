@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from .bases import BASES, project
-from .layout import PARAMETER_SHAPED, Part
+from .linalg import Number, Term, add_, both, over, scaled, value
+from .matrices import PARAMETER_SHAPED, Part
 from .methods import Method, method_of
-from .terms import Number, Term, add_, both, over, scaled, value
 from .units import as_units, compute_dtype, exponents, is_scaled, scalar_dtype, suffixes
 
 # Copying a small tensor into a stack costs less than launching its kernels one by one; a large one

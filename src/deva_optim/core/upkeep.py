@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from . import bases
-from .adaptations import ema_mass
 from .bases import BASES, SIDES
-from .terms import Number, add_gram_, both, over, value
+from .linalg import Number, add_gram_, both, over, value
 from .units import UNSET, exponents
+from .variance import ema_mass
 
 if TYPE_CHECKING:
-    from .stack import Entry, Stack
+    from .batch import Entry, Stack
 
 _T = TypeVar("_T", Tensor, Number)
 Solve = Callable[..., None]  # covariances, what is made of them, settings

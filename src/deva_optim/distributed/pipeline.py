@@ -13,12 +13,12 @@ from itertools import zip_longest
 import torch
 from torch import Tensor
 
-from .mail import BUCKET, Mail, Parcel, collect, deliver
-from .members import Member
-from .roster import Roster
-from .spread import Crew, Spread
-from .stack import Entry, Stack, stacks
-from .units import fit_
+from ..core.batch import Entry, Stack, stacks
+from ..core.parameters import Member
+from ..core.units import fit_
+from .exchange import BUCKET, Mail, Parcel, collect, deliver
+from .owners import Roster
+from .placement import Crew, Spread
 
 
 @dataclass(slots=True)

@@ -9,8 +9,8 @@ from typing import Any
 from torch import Tensor
 
 from .bases import sides_with_basis
-from .layout import Part
-from .members import members
+from .matrices import Part
+from .parameters import members
 
 
 def first_phases(groups: list[dict[str, Any]]) -> dict[Tensor, int]:

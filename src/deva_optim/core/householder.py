@@ -14,7 +14,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from .terms import Product, add_, product
+from .linalg import Product, add_, product
 
 # Measured: below this size LAPACK is as fast as anything; above it panels of this width are best.
 _PANELS_FROM: Final = 512

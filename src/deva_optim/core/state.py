@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, StateDict
 
+from ..validation import DTYPES
 from .bases import SIDES, sides_with_basis
-from .layout import PARAMETER_SHAPED, Part
-from .members import Member
+from .matrices import PARAMETER_SHAPED, Part
 from .methods import Method
+from .parameters import Member
 from .units import UNSET, compute_dtype, suffixes
-from .validation import DTYPES
 
 _HOST_STATE: Final = ("clock", "waiting", "exponent")  # steers the host, and so lives in its memory
 _DTYPES: Final = {str(dtype): dtype for dtype in DTYPES}

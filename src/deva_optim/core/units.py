@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Final
 import torch
 from torch import Tensor
 
-from .adaptations import DIRECTION
-from .layout import PARAMETER_SHAPED, Part
-from .terms import over
+from .linalg import over
+from .matrices import PARAMETER_SHAPED, Part
+from .variance import DIRECTION
 
 if TYPE_CHECKING:
-    from .stack import Entry
+    from .batch import Entry
 
 UNSET: Final = -(2**31)
 """The exponent of a matrix that has had no gradient yet."""

@@ -9,9 +9,9 @@ from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate
 
-from .members import Member
-from .ownership import owners, step_cost
-from .spread import Crew, Spread
+from ..core.ownership import owners, step_cost
+from ..core.parameters import Member
+from .placement import Crew, Spread
 
 
 class Roster:

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
-from ..directions import MsignKind
-from ..engine import Engine
-from ..routing import param_groups
+from ..core.directions import MsignKind
+from ..optimizer import BaseOptimizer
+from ..routing.groups import param_groups
 from ..sharing import Ranks
 from ..validation import NonFinite, Rest, Sides, Variant, as_list
 
 
-class DeVA(Engine):
+class DeVA(BaseOptimizer):
     """Whitened DeVA-S∞ for hidden matrices and AdamW or DeVA-ℓ∞ for the rest, in one optimizer.
 
         X ← (1 − ηλ) X − η · 0.2 √max(n, m) · Q_L msign(Q_Lᵀ M Q_R / √V) Q_Rᵀ   hidden matrices
@@ -147,7 +147,7 @@ def _routed(group: dict[str, Any]) -> list[dict[str, Any]]:
     return [{**r, **group, "params": r["params"], "role": r["role"]} for r in param_groups(members)]
 
 
-class DeVASinf(Engine):
+class DeVASinf(BaseOptimizer):
     """DeVA-S∞: the matrix sign of the momentum, adapted to its variance in the eigenbasis.
 
         M ← β₁ M + (1 − β₁) G,   M′ = Q_Lᵀ M Q_R,   r, c = row and column norms of M′
@@ -231,7 +231,7 @@ class DeVASinf(Engine):
         super().__init__(params, defaults, process_group, wire_dtype)
 
 
-class DeVALinf(Engine):
+class DeVALinf(BaseOptimizer):
     """DeVA-ℓ∞: the sign of the momentum, adapted to the variance of the momentum itself.
 
         m ← β₁ m + (1 − β₁) g,   v ← β₂ v + (1 − β₂) m²

@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from .terms import Number, Product, Quotient, Square, Term, compact
+from .linalg import Number, Product, Quotient, Square, Term, compact
 
 Shape = tuple[int, ...]
 

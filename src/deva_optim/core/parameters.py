@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from .layout import Part, parts, whole
+from .matrices import Part, parts, whole
 from .methods import METHODS, Method, method_of
 
 

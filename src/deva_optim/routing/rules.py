@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from .layout import Part
-from .layout import parts as cut_apart
-from .sites import HEAD, Site, is_conv, is_gpt2_linear, is_layer
+from ..core.matrices import Part
+from ..core.matrices import parts as cut_apart
+from .modules import HEAD, Site, is_conv, is_gpt2_linear, is_layer
 
 Options = dict[str, Any]
 Split = int | tuple[int, ...]

@@ -11,20 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from torch import Tensor
 
-from .adaptations import (
-    ADAM,
-    DIRECTION,
-    FACTORED,
-    INSTANTANEOUS,
-    LINF,
-    SPECTRAL,
-    WHITENING,
-    Adaptation,
-)
-from .averages import average_iterates_
+from ..averages import average_iterates_
 from .directions import rms_scale, spectral_scale, unit_scale
-from .terms import Number, Term
-from .updates import (
+from .linalg import Number, Term
+from .step import (
     adapted_first_,
     composed_,
     ema_,
@@ -36,9 +26,19 @@ from .updates import (
     vector_rate,
 )
 from .upkeep import DECOMPOSED, INVERSE_ROOT, TRACKED, Basis
+from .variance import (
+    ADAM,
+    DIRECTION,
+    FACTORED,
+    INSTANTANEOUS,
+    LINF,
+    SPECTRAL,
+    WHITENING,
+    Adaptation,
+)
 
 if TYPE_CHECKING:
-    from .stack import Stack
+    from .batch import Stack
 
 
 class Method(NamedTuple):

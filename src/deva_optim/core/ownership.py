@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from .bases import sides_with_basis
 from .directions import soft_steps
-from .layout import Part
+from .matrices import Part
 from .methods import Method
 from .upkeep import TRACKED
 

@@ -1,0 +1,1 @@
+"""The step: what every method computes, for one process."""

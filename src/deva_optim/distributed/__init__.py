@@ -1,0 +1,1 @@
+"""Several ranks: parameters that they share, and matrices that one of them owns."""
