@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from deva_optim import directions, msign, units
+from deva_optim import msign
+from deva_optim.core import directions, linalg
 from deva_optim.core.directions import fast_dtype, polar
 from deva_optim.core.linalg import value
 from deva_optim.core.state import on_host
@@ -20,7 +21,7 @@ def on_meta(name: str, monkeypatch) -> tuple[list[nn.Parameter], torch.optim.Opt
 
     A tensor on the meta device has none: whatever asked for one would raise.
     """
-    monkeypatch.setattr(units, "host_sees", lambda device: False)
+    monkeypatch.setattr(linalg, "host_sees", lambda device: False)
     params = [nn.Parameter(torch.randn(shape)) for shape in SHAPES]
     first = build(name, params)
     for p in params:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import deva_optim as do
-from deva_optim import bases
-from deva_optim.core.householder import orthonormalise_
+from deva_optim.core import bases
+from deva_optim.core.linalg import orthonormalise_
 from optimizers import OPTIMIZERS
 
 

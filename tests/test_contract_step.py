@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 import deva_optim as do
-from deva_optim import engine
+from deva_optim import optimizer as engine
 from helpers import (
     SHAPES,
     advance,
@@ -31,13 +31,13 @@ from optimizers import OPTIMIZERS
 
 def test_every_method_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
     used = set()
-    advance_ = engine._advance_
+    advance_ = engine.advance_
 
     def spy(stack: Any) -> None:
         used.add(stack.method.name)
         advance_(stack)
 
-    monkeypatch.setattr(engine, "_advance_", spy)
+    monkeypatch.setattr(engine, "advance_", spy)
     start = parameters((3, 4), (5,))
     for name in OPTIMIZERS:
         trained(name, start, gradients(start, 1))

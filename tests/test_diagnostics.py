@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import deva_optim as do
 from deva_optim import diagnostics as dx
-from deva_optim import terms
+from deva_optim.core import linalg as terms
 from deva_optim.telemetry import scalars
 from optimizers import MATRIX, OPTIMIZERS
 

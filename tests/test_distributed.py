@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from torch.optim import Optimizer
 from torch.testing import assert_close
 
-from deva_optim import rounds
+from deva_optim.distributed import pipeline as rounds
 from helpers import CLASSES, ROUNDING
 from optimizers import MATRIX, OPTIMIZERS
 from ranks import run

@@ -156,7 +156,7 @@ def test_in_the_identity_basis_soap_is_adam(size, seed):
 def test_eigenvalues_are_squared_norms_in_the_eigenbasis(size, seed):
     """Proposition: for L = G Gᵀ the squared row norms of Q_Lᵀ G Q_R are the eigenvalues of L."""
     from deva_optim.core.bases import eigenbasis_, project
-    from deva_optim.core.variance import norms
+    from deva_optim.core.variance import side_norms as norms
 
     G = randn(*size, seed=seed)
     L, R = G @ G.mT, G.mT @ G

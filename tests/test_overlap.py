@@ -9,7 +9,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from deva_optim import engine, rounds
+from deva_optim import optimizer as engine
+from deva_optim.distributed import pipeline as rounds
 from ranks import run
 from test_distributed import agree, build, gradients, mesh, placed, shared, weights
 
@@ -31,7 +32,7 @@ class Handle:
 def watched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The order in which messages are sent and waited for, and matrices updated."""
     log: list[str] = []
-    exchange, advance_ = dist.all_to_all_single, engine._advance_
+    exchange, advance_ = dist.all_to_all_single, engine.advance_
 
     def all_to_all_single(*args: Any, async_op: bool, **how: Any) -> Handle:
         assert async_op
@@ -44,7 +45,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         advance_(stack)
 
     monkeypatch.setattr(dist, "all_to_all_single", all_to_all_single)
-    monkeypatch.setattr(engine, "_advance_", spy_)
+    monkeypatch.setattr(engine, "advance_", spy_)
     monkeypatch.setattr(rounds, "BUCKET", BUCKET)
     return log
 
@@ -92,7 +93,7 @@ def held(layout: str) -> tuple[int, int]:
     params, optimizer, lay = shared("muon", start, layout, foreach=False)
     live: list[weakref.ref[torch.Tensor]] = []
     most = 0
-    new_empty, advance_ = torch.Tensor.new_empty, engine._advance_
+    new_empty, advance_ = torch.Tensor.new_empty, engine.advance_
 
     def spying(X: torch.Tensor, size: Any, **how: Any) -> torch.Tensor:
         made = new_empty(X, size, **how)
@@ -113,7 +114,7 @@ def held(layout: str) -> tuple[int, int]:
             monkeypatch.setattr(rounds, "BUCKET", BUCKET)
             if k:  # the first step makes the state as well
                 monkeypatch.setattr(torch.Tensor, "new_empty", spying)
-                monkeypatch.setattr(engine, "_advance_", spy_)
+                monkeypatch.setattr(engine, "advance_", spy_)
             optimizer.step()
     return most, max(BUCKET, *(2 * math.prod(shape) for shape in SHAPES))
 

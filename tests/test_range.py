@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import deva_optim as do
-from deva_optim import units
+from deva_optim.core import linalg
 from optimizers import MATRIX, OPTIMIZERS
 
 TINY, HUGE = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
@@ -19,7 +19,7 @@ RESTING = [name for name in MATRIX if not name.startswith(("soap", "shampoo"))]
 @pytest.fixture(params=["host", "device"])
 def path(request, monkeypatch):
     """The way a step takes where the host may look at values, and where it may not."""
-    monkeypatch.setattr(units, "host_sees", lambda device: request.param == "host")
+    monkeypatch.setattr(linalg, "host_sees", lambda device: request.param == "host")
     return request.param
 
 
@@ -219,8 +219,8 @@ def test_norms_neither_underflow_nor_overflow(dtype, scale):
     scaled = X * scale
     # the scaled numbers are rounded, to eight bits if they are bfloat16
     close = {"rtol": 2 * torch.finfo(dtype).eps, "atol": 0.0}
-    torch.testing.assert_close(units.matrix_norms(scaled), expected, **close)
-    torch.testing.assert_close(units.norms([*scaled], torch.float32), expected, **close)
+    torch.testing.assert_close(linalg.matrix_norms(scaled), expected, **close)
+    torch.testing.assert_close(linalg.norms([*scaled], torch.float32), expected, **close)
 
 
 @pytest.mark.parametrize("kind", ["newton-schulz", "polar-express", "svd", "soft"])

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import deva_optim as do
-from deva_optim import units
+from deva_optim.core import linalg
 from optimizers import OPTIMIZERS
 
 BAD = (float("nan"), float("inf"), float("-inf"))
@@ -16,7 +16,7 @@ BAD = (float("nan"), float("inf"), float("-inf"))
 @pytest.fixture(params=["host", "device"])
 def path(request, monkeypatch):
     """The way a step takes where the host may look at values, and where it may not."""
-    monkeypatch.setattr(units, "host_sees", lambda device: request.param == "host")
+    monkeypatch.setattr(linalg, "host_sees", lambda device: request.param == "host")
     return request.param
 
 
@@ -94,7 +94,7 @@ def test_a_bad_first_gradient_leaves_no_trace(name, path):
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_the_device_path_computes_what_the_host_path_does(name, monkeypatch):
     def final(host: bool) -> list[Tensor]:
-        monkeypatch.setattr(units, "host_sees", lambda device: host)
+        monkeypatch.setattr(linalg, "host_sees", lambda device: host)
         torch.manual_seed(0)
         params = [nn.Parameter(p.detach().double()) for p in model()]
         optimizer = OPTIMIZERS[name](params)
@@ -160,7 +160,7 @@ def test_a_gradient_whose_square_overflows_is_taken_as_any_other(name, path):
 
 
 def test_where_the_host_may_not_look_a_gradient_beyond_the_units_is_left_out(monkeypatch):
-    monkeypatch.setattr(units, "host_sees", lambda device: False)
+    monkeypatch.setattr(linalg, "host_sees", lambda device: False)
     p = nn.Parameter(torch.ones(3, 3))
     optimizer = do.DeVASinf([p])
     p.grad = torch.eye(3)  # the units are chosen by this one
@@ -192,7 +192,7 @@ def test_the_count_survives_a_copy():
 
 def test_once_the_bases_stand_a_step_asks_nothing_of_the_device(monkeypatch):
     """No value is read back: what capturing a step in a graph, and not stalling it, needs."""
-    monkeypatch.setattr(units, "host_sees", lambda device: False)
+    monkeypatch.setattr(linalg, "host_sees", lambda device: False)
     params = model()
     optimizer = do.DeVA(params)
     fill(params, 0)

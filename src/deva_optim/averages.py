@@ -4,22 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
-
-if TYPE_CHECKING:
-    from .core.batch import Stack
-
-
-def average_iterates_(stack: Stack) -> None:
-    """A ← ρ A + (1 − ρ) X."""
-    A = stack.read("iterate_avg")
-    X = torch.stack([stack.part.fold(e.param) for e in stack.entries]).to(A.dtype)
-    A.lerp_(X, stack.weight(stack.group["ema_rate"], stack.gate))
-    stack.commit("iterate_avg")
 
 
 @contextmanager

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from typing import Any, overload
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, overload
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT, StateDict
 
-from .core import upkeep
-from .core.batch import Entry, Stack, apply_, decay_, stacks
-from .core.gradients import screen
-from .core.parameters import Member, members
-from .core.schedule import first_phases
+from .core.balance import first_phases
+from .core.batch import Batch, Item, batches, item
+from .core.gradients import check_gradient, screen
+from .core.linalg import norms
+from .core.methods import METHODS, Method
+from .core.parameters import STRUCTURE, Reading, read
 from .core.skips import SkipLog
-from .core.state import check_loaded, initial_state, named_dtypes, unwrap_, wrapped
-from .core.units import compute_dtype, narrowed, norms
+from .core.state import check_loaded, named_dtypes, unwrap_, wrapped
+from .core.step import advance_, decay_
 from .defaults import DEFAULTS
 from .sharing import Ranks, Sharing
-from .telemetry import Telemetry, numbered, rows, stepped
-from .validation import as_list, check_gradient, check_group, check_parameter
+from .telemetry import Records, Telemetry, numbered
+from .validation import as_list, check_group, check_parameter
 
 
 class BaseOptimizer(Optimizer):
@@ -48,6 +49,8 @@ class BaseOptimizer(Optimizer):
     A weight that is split into parts of unequal size numbers what belongs to a part: basis_left.0.
     """
 
+    methods: ClassVar[Mapping[str, Method]] = METHODS
+
     def __init__(
         self,
         params: ParamsT,
@@ -55,7 +58,9 @@ class BaseOptimizer(Optimizer):
         process_group: Ranks = None,
         wire_dtype: torch.dtype | None = None,
     ) -> None:
-        self._skips = SkipLog()
+        self.telemetry_every = 10
+        self._skips, self._records, self._steps = SkipLog(), Records(), 0
+        self._read: tuple[list[Any], list[Reading]] = [], []
         self._sharing = Sharing(process_group, wire_dtype)
         super().__init__(params, {**DEFAULTS, **defaults})
 
@@ -97,9 +102,7 @@ class BaseOptimizer(Optimizer):
         >>> {key: round(x, 4) for key, x in optimizer.telemetry()["weight"].items()}
         {'msign_error': 0.0, 'update_ratio': 0.0291, 'skipped': 0.0}
         """
-        found = rows(stepped(self._own(lambda _: True), self.state))
-        found |= self._sharing.telemetry(self.param_groups, self.state)
-        return numbered(found, self._skips.of)
+        return numbered(self._records.rows(), self._skips.of)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters, checked before anything is changed."""
@@ -139,27 +142,65 @@ class BaseOptimizer(Optimizer):
                 loss = closure()
         if not self.state:  # until now others may have been put in the place of parameters
             self._sharing.add([p for group in self.param_groups for p in group["params"]])
-        entries = screen(list(self._entries()), self._skips)
-        for e in entries:
-            if e.rests:
-                decay_(e)
-        for stack in stacks(e for e in entries if not e.rests):
-            _advance_(stack)
-        for stack in self._sharing.stacks(self.param_groups, self.state, self._skips):
-            _advance_(stack)
+        recorded = self.telemetry_every > 0 and self._steps % self.telemetry_every == 0
+        self._steps += 1
+        updated, resting = screen(self._items(), self._skips)
+        for e in resting:
+            decay_(e)
+        for batch in batches(updated):
+            self._advance(batch, recorded)
         return loss
+
+    def _items(self) -> list[Item]:
+        """The parameters that have a gradient, all gradients checked before any state is made."""
+        own: list[Reading] = []
+        fresh = False
+        for r in self.readings():
+            grad = r.param.grad
+            if grad is None or (self._sharing and r.param in self._sharing):
+                continue
+            if grad.layout != torch.strided or grad.is_complex():
+                check_gradient(grad, r.name)
+            own.append(r)
+            fresh |= not self.state[r.param]
+        phase = first_phases(self.readings()) if fresh else {}
+        items = []
+        for r in own:
+            assert r.param.grad is not None
+            state = self.state[r.param]
+            items.append(item(r, r.param, r.param.grad, state, r.parts, phase.get(r.param, 0)))
+        return items
+
+    def readings(self) -> list[Reading]:
+        """How each parameter is read; groups that have changed are read anew."""
+        key: list[Any] = []
+        for group in self.param_groups:
+            key.append(id(group))
+            key += map(group.get, STRUCTURE)
+            key += map(id, group["params"])
+        if key != self._read[0]:
+            self._read = key, read(self.param_groups, self.methods)
+        return self._read[1]
+
+    def _advance(self, batch: Batch, recorded: bool) -> None:
+        if recorded and batch.items[0].reading.is_matrix:
+            batch.record = {}
+        advance_(batch)
+        if batch.record is not None:
+            self._records.add(batch)
 
     @torch.no_grad()
     def squared_norms(self) -> dict[Tensor, float]:
         """The squared norm of every gradient, over all ranks, which must all ask for it."""
         kinds: defaultdict[tuple[Any, ...], list[Any]] = defaultdict(list)
-        for m in self._own(_has_gradient):
-            kinds[m.param.device, compute_dtype(m.param)].append(m.param)
+        for r in self.readings():
+            if r.param.grad is not None and r.param not in self._sharing:
+                kinds[r.dtype, r.param.device].append(r.param)
         found: dict[Tensor, float] = {}
-        for (_, dtype), params in kinds.items():
+        for (dtype, _), params in kinds.items():
             squares = norms([p.grad for p in params], dtype).square()
             found.update(zip(params, squares.tolist(), strict=True))
-        return found | self._sharing.squared_norms(self.param_groups)
+        return found
 
     def state_dict(self) -> StateDict:
         """The state, dtypes by name; of what ranks share as DTensors, which all must ask for."""
@@ -199,8 +240,11 @@ class BaseOptimizer(Optimizer):
                 "an optimizer whose parameters are shared by several ranks cannot be copied or "
                 "pickled; make another one and load the state_dict of this one into it"
             )
-        own = {"_skips": self._skips, "_sharing": self._sharing}
-        return {**super().__getstate__(), **own}
+        own = {
+            key: getattr(self, key)
+            for key in ("_skips", "_records", "_steps", "_sharing", "telemetry_every")
+        }
+        return {**super().__getstate__(), **own, "_read": ([], [])}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -208,53 +252,11 @@ class BaseOptimizer(Optimizer):
             for key, value in DEFAULTS.items():
                 group.setdefault(key, value)
 
-    def _entries(self) -> Iterator[Entry]:
-        """The parameters that have a gradient, all gradients checked before any state is made."""
-        own = self._own(_has_gradient)
-        for _, p, name, _, _ in own:
-            check_gradient(p.grad, name)  # type: ignore[arg-type]
-        phase = {}
-        if any(not self.state[p] for _, p, _, _, _ in own):
-            phase = first_phases(self.param_groups)
-        for group, p, name, method, parts in own:
-            state = self.state[p]
-            if not state:
-                state.update(initial_state(p, group, method, parts, phase.get(p, 0)))
-            grad = narrowed(p.grad, p)  # type: ignore[arg-type]
-            entry = Entry(p, grad, state, group, method, parts, name)
-            if method.basis is not None:
-                entry.clock, entry.waiting = int(state["clock"]), int(state["waiting"])
-            yield entry
-
-    def _own(self, wanted: Callable[[Tensor], bool]) -> list[Member]:
-        """The parameters that are wanted and not shared with other ranks."""
-        if not self._sharing:
-            return members(self.param_groups, wanted)
-        return members(self.param_groups, lambda p: wanted(p) and p not in self._sharing)
-
     @torch.no_grad()
     def _blocks(self, key: str) -> dict[Tensor, Tensor]:
         """A state of the shape of its parameter; of one that ranks share, the block of this one."""
         found = {p: x[key] for p, x in self.state.items() if key in x}
         return found | self._sharing.blocks(self.param_groups, found)
-
-
-def _advance_(stack: Stack) -> None:
-    """One step of a stack: bases, weights, bases."""
-    method, basis = stack.method, stack.method.basis
-    if basis is not None:
-        if stack.awaits_basis or stack.nonzero is not None:
-            upkeep.begin_(stack)
-        basis.before(stack)
-    apply_(stack, *method.update(stack))
-    if method.after is not None:
-        method.after(stack)
-    if basis is not None:
-        basis.after(stack)
-
-
-def _has_gradient(param: Tensor) -> bool:
-    return param.grad is not None
 
 
 def _portable(optimizer: Optimizer, state_dict: StateDict) -> StateDict:
@@ -271,7 +273,7 @@ def _portable(optimizer: Optimizer, state_dict: StateDict) -> StateDict:
 
 def _unwrap_(optimizer: Optimizer) -> None:
     assert isinstance(optimizer, BaseOptimizer)
-    loaded = members(optimizer.param_groups, lambda p: bool(optimizer.state.get(p)))
-    check_loaded(loaded, optimizer.state)
+    readings = optimizer.readings()
+    check_loaded([r for r in readings if optimizer.state.get(r.param)], optimizer.state)
     optimizer._sharing.take_(optimizer.param_groups, optimizer.state)
     unwrap_(optimizer)

@@ -12,9 +12,7 @@ from torch import Tensor
 
 from .core.directions import MSIGN_KINDS
 from .core.matrices import Layout, parts
-from .core.methods import METHODS, RESTS, VARIANTS, method_of
-from .core.step import adapted_first_
-from .core.upkeep import TRACKED
+from .core.methods import METHODS, RESTS, TRACKED, VARIANTS, method_of
 
 NonFinite = Literal["skip", "raise"]
 Sides = Literal["both", "short"]
@@ -56,7 +54,7 @@ def check_group(group: Mapping[str, Any]) -> None:
         raise ValueError(
             f"skip_first is for DeVA-S∞ and SOAP alone, got True for {group['method']}"
         )
-    if group["sign_stabilize"] and method_of(group).update is adapted_first_:
+    if group["sign_stabilize"] and method_of(group).whitens:
         raise ValueError(
             f"sign_stabilize undoes variant {group['variant']!r}: the sign of Γ ⊙ M is that of M; "
             "leave it out, or take variant='default'"

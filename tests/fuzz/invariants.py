@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from deva_optim.core.matrices import Part
-from deva_optim.core.parameters import Member, members
+from deva_optim.core.parameters import Reading as Member
 from fuzz.subject import Subject
 
 _INTEGERS = {8: torch.int64, 4: torch.int32, 2: torch.int16}
@@ -37,7 +37,7 @@ class Before(NamedTuple):
 
 def look(subject: Subject, grads: list[Tensor | None]) -> list[Before]:
     """What is to be remembered of every parameter before a step with these gradients."""
-    known = {id(m.param): m for m in members(subject.optimizer.param_groups, lambda _: True)}
+    known = {id(m.param): m for m in subject.optimizer.readings()}
     found = []
     for i, (p, g) in enumerate(zip(subject.params, grads, strict=True)):
         member = known.get(id(p))
@@ -192,7 +192,9 @@ def _zero_matrices(G: Tensor, dtype: torch.dtype) -> Tensor:
 def _decays_only(i: int, part: Part, zero: Tensor, param: Tensor, b: Before) -> None:
     assert b.member is not None
     group = b.member.group
-    shrink = float(group["lr"]) * b.member.method.rate(part.shape) * group["weight_decay"]
+    rate = b.member.method.rate
+    of_shape = 1.0 if rate is None else rate(part.shape)
+    shrink = float(group["lr"]) * of_shape * group["weight_decay"]
     old, new = part.fold(b.weight)[zero].double(), part.fold(param.detach())[zero].double()
     # 1 − ηλ and its product with X are rounded in the precision of the computation, then the
     # result in that of the weight: half a unit each, and half of that again for a rate in float32.

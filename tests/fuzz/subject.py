@@ -11,18 +11,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deva_optim import stack, terms, units, upkeep
+from deva_optim.core import batch, linalg, step
 from fuzz.case import Case
 from fuzz.tensors import weight
 from optimizers import OPTIMIZERS
 
 # The sizes from which on work is cut into pieces, brought down to where small shapes reach them.
 _SMALL = (
-    (stack, "ELEMENTWISE_LIMIT", 8),
-    (stack, "MATRIX_LIMIT", 24),
-    (terms, "_SYMMETRIC_FROM", 3),
-    (terms, "_BLOCK_ROWS", 2),
-    (upkeep, "_LARGE", 4),
+    (batch, "ELEMENTWISE_LIMIT", 8),
+    (batch, "MATRIX_LIMIT", 24),
+    (linalg, "_SYMMETRIC_FROM", 3),
+    (linalg, "_BLOCK_ROWS", 2),
+    (batch, "LARGE", 4),
+    (step, "LARGE", 4),
 )
 
 
@@ -108,7 +109,7 @@ class Subject:
                 p.grad = None
                 p.grad_dtype = None
             p.grad = g
-        with patched((units, "host_sees", lambda _: self.settings["path"] == "host")):
+        with patched((linalg, "host_sees", lambda _: self.settings["path"] == "host")):
             self.optimizer.step()
 
     def state(self, i: int) -> dict[str, Tensor]:

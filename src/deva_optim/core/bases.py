@@ -17,9 +17,7 @@ import torch
 from torch import Tensor
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]  # torch does not list it
 
-from .householder import orthonormalise_
-from .linalg import Number, Product, mirror_, product
-from .units import scalar_dtype
+from .linalg import Number, Product, mirror_, orthonormalise_, product, scalar_dtype
 
 Side = Tensor | None
 SIDES: Final = ("left", "right")

@@ -1,7 +1,7 @@
 """Parameters that advance together: gathered into one tensor, updated, and written back.
 
-State lives with each parameter as plain tensors. Inside a step, matrices of one shape are stacked,
-so that a batched product serves all of them; a stack of one is a view and copies nothing.
+State lives with each parameter as plain tensors. Inside a step matrices of one shape are stacked,
+so that one batched product serves all of them; a batch of one is a view and copies nothing.
 """
 
 from __future__ import annotations
@@ -9,82 +9,150 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
-from .bases import BASES, project
-from .linalg import Number, Term, add_, both, over, scaled, value
+from .linalg import Number, both, over, scalar_dtype
 from .matrices import PARAMETER_SHAPED, Part
-from .methods import Method, method_of
-from .units import as_units, compute_dtype, exponents, is_scaled, scalar_dtype, suffixes
+from .parameters import Reading
+from .state import initial_state
+from .units import as_units
 
-# Copying a small tensor into a stack costs less than launching its kernels one by one; a large one
+# Copying a small tensor into a batch costs less than launching its kernels one by one; a large one
 # is better updated where it is. Matrix products gain from a batch up to larger sizes, on the CPU as
-# long as the stack stays in the cache. In numbers of a stack, measured on a CPU:
+# long as the batch stays in the cache. In numbers of a batch, measured on a CPU:
 ELEMENTWISE_LIMIT: Final = 2**16
 MATRIX_LIMIT: Final = 2**17
 ACCELERATOR_LIMIT: Final = 2**22
 
+# Small matrices gain from a batch, even if it must be copied together; large ones do not.
+LARGE: Final = 128
+
+# The state that a step works on. It changes the averages of every batch.
+_AVERAGES: Final = ("exp_avg", "exp_avg_sq", "exp_avg_rows", "exp_avg_cols", "iterate_avg")
+_STATE: Final = (
+    *_AVERAGES,
+    *("covariance_left", "covariance_right", "basis_left", "basis_right"),
+    *("root_left", "root_right"),
+)
+
 
 @dataclass(slots=True)
-class Entry:
-    """A parameter with a gradient, and what this step knows about it."""
+class Item:
+    """A parameter that has a gradient, and what this step knows about it.
 
+    Attributes:
+        param, grad, parts: Of the whole parameter, or of the block that this rank updates.
+        finite: Whether the gradient is finite, 0-D; None if the host knows that it is.
+        size: The norm of the gradient; a tensor if the host does not know it.
+        asks: Whether the host waits for the size: a step ago it was too large for its units.
+        counted: Whether the count of steps was advanced.
+        clock: Steps since the first basis, plus the parameter's phase; −1 − phase until there is one.
+        waiting: How many of its matrices have no basis yet.
+        nonzero: For each part, which matrices have a gradient that is not zero; None if all have.
+        begun: For each part, which matrices had a gradient before this step.
+        scaled: Whether any of its units is another than 1.
+        renews: Whether what is made of its covariances must be computed anew: its units changed.
+    """
+
+    reading: Reading
     param: Tensor
     grad: Tensor
     state: dict[str, Any]
-    group: dict[str, Any]
-    method: Method
     parts: tuple[Part, ...]
-    name: str
-    finite: Tensor | None = None  # 0-D, bool; None if the host knows that the gradient is
-    size: Tensor | float = 0.0  # the norm of its gradient; a tensor if the host does not know it
-    asks: bool = False  # whether the host waits for the size: it was too large a step before
-    rests: bool = False  # whether its gradient is zero and only weight decay moves it
-    counted: Tensor | bool = True  # whether its count of steps was advanced
-    clock: int = -1  # steps since its first basis was chosen, this one and its phase included
-    waiting: int = 0  # how many of its matrices have no basis yet
-    nonzero: list[Tensor | None] | None = None  # of each part, which matrices have a gradient
-    begun: list[Tensor] | None = None  # of each part, which matrices had one before
-    scaled: bool | None = None  # whether its units are other than 1; None: not looked at yet
-    renews: bool = False  # whether what is made of its covariances must be made anew
+    finite: Tensor | None = None
+    size: Tensor | float = 0.0
+    asks: bool = False
+    counted: Tensor | bool = True
+    clock: int = -1
+    waiting: int = 0
+    nonzero: list[Tensor | None] | None = None
+    begun: list[Tensor] | None = None
+    scaled: bool = False
+    renews: bool = False
 
-    @property
-    def is_scaled(self) -> bool:
-        """Whether any of its matrices is measured in another unit than 1."""
-        if self.scaled is None:
-            self.scaled = any(is_scaled(x) for x in exponents(self))
-        return self.scaled
+    def exponents(self, index: int) -> Tensor:
+        """The exponents of the matrices of a part, on the host."""
+        found: Tensor = self.state["exponent" + self.reading.suffixes[index]]
+        return found
 
 
-class Cohort:
-    """Entries of one kind, and the numbers a step needs of each, computed for all of them at once.
+def item(
+    reading: Reading,
+    param: Tensor,
+    grad: Tensor,
+    state: dict[str, Any],
+    parts: tuple[Part, ...],
+    phase: int,
+    like: Tensor | None = None,
+) -> Item:
+    """What a step works on; a parameter that has no state yet is given one.
+
+    Args:
+        reading: How the parameter is read.
+        param, grad, parts: The parameter, or the block of it that this rank updates.
+        state: That of the parameter; filled if it is empty.
+        phase: Where its clock starts.
+        like: What the state is allocated like, if not like `param`.
+    """
+    if not state:
+        shaped = param if like is None else like
+        state.update(initial_state(shaped, reading.group, reading.method, parts, phase))
+    if reading.names is None:
+        reading.names = [_names(state, suffix) for suffix in reading.suffixes]
+    if grad.dtype == torch.float64 and param.dtype != torch.float64:
+        grad = grad.float()
+    found = Item(reading, param, grad, state, parts)
+    if reading.method.basis is not None:
+        found.clock, found.waiting = int(state["clock"]), int(state["waiting"])
+    return found
+
+
+def _names(state: dict[str, Any], suffix: str) -> dict[str, str]:
+    """The names of what a step works on in the state of a part, by those of a parameter of one."""
+    names = {key: key if key in PARAMETER_SHAPED else key + suffix for key in _STATE}
+    return {key: name for key, name in names.items() if name in state}
+
+
+class Kind:
+    """Items that are updated alike, and the numbers that all batches of them share.
 
     Attributes:
-        suffix: What the names of the state of a part end in.
+        index: The part of the items that is updated.
         finite: Whose gradient is finite, bool; None if all are known to be.
+        masked: Whether a matrix of any of them may have a gradient of zero.
+        scaled: Whether any of their units is another than 1.
     """
 
-    def __init__(self, entries: list[Entry], suffix: str) -> None:
-        self.entries = entries
-        self.suffix = suffix
-        finite = [e.finite for e in entries if e.finite is not None]
-        self.finite = _gather(finite, torch.bool) if finite else None
-        self._dtype = compute_dtype(entries[0].param)
+    def __init__(self, items: list[Item], index: int) -> None:
+        self.items, self.index = items, index
+        self.suffix, self.dtype = items[0].reading.suffixes[index], items[0].reading.dtype
+        self.finite: Tensor | None = None
+        if items[0].finite is not None:
+            self.finite = torch.stack([e.finite for e in items if e.finite is not None])
+        self.masked = self.scaled = False
+        for e in items:
+            self.masked |= e.nonzero is not None
+            self.scaled |= e.scaled
+        self._t: Number | None = None
         self._found: dict[tuple[Any, ...], Number] = {}
 
-    @cached_property
+    @property
     def t(self) -> Number:
         """How many steps have been taken, this one included; a plain number if all agree."""
-        idle = [e.state[key] for e in self.entries if (key := "idle" + self.suffix) in e.state]
+        if self._t is None:
+            self._t = self._count()
+        return self._t
+
+    def _count(self) -> Number:
+        idle = [e.state[key] for e in self.items if (key := "idle" + self.suffix) in e.state]
         if self.finite is None and not idle:
-            counts = {int(e.state["step"]) for e in self.entries}
+            counts = {e.state["step"].item() for e in self.items}
             if len(counts) == 1:
-                return float(max(counts | {1}))
-        steps = torch.stack([e.state["step"] for e in self.entries])
+                return float(max(counts.pop(), 1))
+        steps = torch.stack([e.state["step"] for e in self.items])
         if idle:
             steps = steps.view(-1, *(1,) * idle[0].ndim) - torch.stack(idle)
         return steps.to(scalar_dtype(steps.device)).clamp_min_(1)
@@ -94,7 +162,7 @@ class Cohort:
         key = (function, *settings)
         if key not in self._found:
             x = function(self.t, *settings)
-            self._found[key] = x.to(self._dtype) if isinstance(x, Tensor) else x
+            self._found[key] = x.to(self.dtype) if isinstance(x, Tensor) else x
         return self._found[key]
 
     def weight(self, beta: float) -> Number:
@@ -102,13 +170,13 @@ class Cohort:
         key = ("weight", beta)
         if key not in self._found:
             finite = self.finite
-            weight = 1 - beta if finite is None else finite.to(self._dtype) * (1 - beta)
+            weight = 1 - beta if finite is None else finite.to(self.dtype) * (1 - beta)
             self._found[key] = weight
         return self._found[key]
 
 
-class Stack:
-    """Entries of one group, method and shape, as tensors with a leading dimension over them.
+class Batch:
+    """Items of one kind and shape, as tensors with a leading dimension over them.
 
     Numbers that differ between parameters have shape B, those that differ between the matrices of
     a parameter B×…; `broadcast` shapes both to multiply B×…×n×m.
@@ -116,225 +184,165 @@ class Stack:
     Attributes:
         G: The gradients, in units and in the precision of the computation, zero where they are not
             taken in; B×…×n×m.
-        unit: 2^e of each matrix, shaped to multiply the stack; 1 if that is all of them.
+        unit: 2^e of each matrix, shaped to multiply the batch; 1 if that is all of them.
+        betas: β₁, β₂, β₃.
         finite: Whose gradient is finite, B, bool; None if all are known to be.
         nonzero: Which matrices have a gradient that is not zero, bool; None if all have.
         taken: Whose gradient is taken in, bool; None if all are. A matrix that rests takes none.
         gate: Whose step counts, bool; None if all are known to.
         decays: Whose weights decay, bool; None if all do.
         fresh: Whose basis starts with this gradient, bool; None if all have one.
-        mean: V̄ of the whole parameters, where the stack holds shards of them; None elsewhere.
+        state: The state of this part, gathered, by the names of a parameter of one part; all of it
+            but large covariances, which are worked on one by one where they are.
+        Q_L, Q_R: The bases; None for a side that has none.
+        plain: Whether a parameter is its matrices as it is: not cut, not flattened.
+        projected: G in the basis, once it has been computed.
+        mean: V̄ of the whole parameters, where the batch holds shards of them; None elsewhere.
+        record: What telemetry is told about this step, B×… each; None if it is not asked for.
     """
 
-    def __init__(self, cohort: Cohort, members: slice, index: int) -> None:
-        self.entries = cohort.entries[members]
-        self.index = index
-        self.part = self.entries[0].parts[index]
-        self.group = self.entries[0].group
-        self.method = self.entries[0].method
-        self.dtype = compute_dtype(self.entries[0].param)
-        self._cohort = cohort
-        self._members = members
-        self._held: dict[str, Tensor] = {}
-        self.finite = None if cohort.finite is None else cohort.finite[members]
-        self.nonzero = self._masks()
-        self.taken = both(self.finite, self.nonzero) if self.method.rests else self.finite
+    def __init__(self, kind: Kind, members: slice) -> None:
+        self._kind, self._members = kind, members
+        self.items = kind.items[members]
+        first, self.index = self.items[0], kind.index
+        self._first = first.state
+        self.part: Part = first.parts[kind.index]
+        self.group, self.method = first.reading.group, first.reading.method
+        self.dtype = kind.dtype
+        betas = self.group[first.reading.betas]
+        default = betas[1] if self.method.beta3 is None else self.method.beta3
+        self.betas = (*betas, default) if len(betas) == 2 else tuple(betas)
+        self.plain = self.part.length < 0 and self.part.pieces == 1 and not self.part.flat
+        self.finite = None if kind.finite is None else kind.finite[members]
+        self.nonzero = self._masks() if kind.masked else None
+        self.taken = self.finite
+        if self.method.rests and self.nonzero is not None:
+            self.taken = both(self.finite, self.nonzero)
         self.gate, self.decays = self.taken, self.finite
         self.fresh: Tensor | None = None
+        self.projected: Tensor | None = None
         self.mean: Tensor | None = None
         self.unit: Number = 1.0
+        self.record: dict[str, Tensor] | None = None
+        self.state: dict[str, Tensor] = {}
+        self.names = first.reading.names[kind.index]  # type: ignore[index]
+        for key, name in self.names.items():
+            if len(self.items) > 1:
+                if not key.startswith("covariance") or first.state[name].shape[-1] < LARGE:
+                    self.state[key] = gather(self.tensors(key), self.dtype)
+            else:
+                X = first.state[name]
+                X = X if self.plain or key not in PARAMETER_SHAPED else self.part.fold(X)
+                self.state[key] = X.to(self.dtype).unsqueeze(0)
+        self.Q_L, self.Q_R = self.state.get("basis_left"), self.state.get("basis_right")
         self.G = self._gradients()
 
-    @property
-    def betas(self) -> tuple[float, float, float]:
-        """β₁, β₂, β₃: the group's, or those of its rest for what is not a matrix."""
-        is_matrix = self.method.name == method_of(self.group).name
-        betas = self.group["betas" if is_matrix else "rest_betas"]
-        default = betas[1] if self.method.beta3 is None else self.method.beta3
-        return betas[0], betas[1], betas[2] if len(betas) > 2 else default
+    def tensors(self, key: str) -> list[Tensor]:
+        """The state of this name, parameter by parameter."""
+        name = self.names[key]
+        if self.plain or key not in PARAMETER_SHAPED:
+            return [e.state[name] for e in self.items]
+        return [self.part.fold(e.state[name]) for e in self.items]
+
+    def weights(self) -> Tensor:
+        """The parameters, gathered; B×…×n×m."""
+        return gather([self.part.fold(e.param) for e in self.items], self.dtype)
+
+    @contextmanager
+    def some(self, key: str, members: list[int]) -> Iterator[Tensor]:
+        """The state of some members, stacked, to be changed in place while this lasts."""
+        tensors = self.tensors(key)
+        tensors = [tensors[i] for i in members]
+        X = gather(tensors, self.dtype)
+        yield X
+        scatter(X, tensors)
+
+    def write_back(self) -> None:
+        """Return the averages, which the step has changed, to the parameters they came from."""
+        for key, X in self.state.items():
+            if key in _AVERAGES and (len(X) > 1 or X.dtype != self._first[self.names[key]].dtype):
+                scatter(X, self.tensors(key))
 
     def counted(self, function: Callable[..., Number], *settings: Any) -> Number:
-        """function(t, …) of the counts of steps, shaped to multiply the stack."""
-        return self._shaped(self._cohort.counted(function, *settings))
-
-    def broadcast(self, x: Tensor) -> Tensor:
-        """A number for each parameter or matrix, shaped to multiply the stack."""
-        x = x if x.dtype == torch.bool else x.to(self.dtype)
-        return over(x, self.G)
+        """function(t, …) of the counts of steps, shaped to multiply the batch."""
+        x = self._kind.counted(function, *settings)
+        return self.broadcast(x[self._members]) if isinstance(x, Tensor) else x
 
     def weight(self, beta: float, gate: Tensor | None) -> Number:
         """1 − β, or zero where the gate is closed: what lerp_ needs to average."""
         if gate is None:
             return 1 - beta
         if gate is self.finite:
-            return self._shaped(self._cohort.weight(beta))
+            x = self._kind.weight(beta)
+            return self.broadcast(x[self._members]) if isinstance(x, Tensor) else x
         return self.broadcast(gate.to(self.dtype) * (1 - beta))
 
-    def _shaped(self, x: Number) -> Number:
-        """This stack's part of what may be a number for each member of the cohort."""
-        return self.broadcast(x[self._members]) if isinstance(x, Tensor) else x
-
-    @property
-    def bases(self) -> tuple[Tensor | None, Tensor | None]:
-        """Q_L and Q_R; None for a side that has none."""
-        left, right = (self.read(key) if self.has(key) else None for key in BASES)
-        return left, right
-
-    def bases_of(self, members: list[int]) -> tuple[Tensor | None, Tensor | None]:
-        """The same for some members, to be looked at."""
-        left, right = (self._chosen(key, members) if self.has(key) else None for key in BASES)
-        return left, right
-
-    @cached_property
-    def projected(self) -> Tensor:
-        """G′ = Q_Lᵀ G Q_R, in the basis that this step works in."""
-        return project(self.G, *self.bases)
-
-    def has(self, key: str) -> bool:
-        """Whether the parameters keep a state of this name."""
-        return self._key(key) in self.entries[0].state
-
-    @property
-    def awaits_basis(self) -> bool:
-        """Whether there may be matrices that have no basis yet."""
-        kept = self.has("covariance_left") or self.has("covariance_right")
-        return kept and self.entries[0].waiting > 0
-
-    def read(self, key: str) -> Tensor:
-        """The state of this name, stacked; change it in place, then `commit` it."""
-        if key not in self._held:
-            self._held[key] = _gather(self.tensors(key), self.dtype)
-        return self._held[key]
-
-    def commit(self, *keys: str) -> None:
-        """Write changed state back to the parameters it came from."""
-        for key in keys:
-            _scatter(self._held[key], self.tensors(key))
-
-    @contextmanager
-    def some(self, key: str, members: list[int]) -> Iterator[Tensor]:
-        """The state of some members, stacked, to be changed in place while this lasts."""
-        X = self._chosen(key, members)
-        yield X
-        tensors = self.tensors(key)
-        _scatter(X, [tensors[i] for i in members])
-        self._held.pop(key, None)
-
-    def forget(self, *keys: str) -> None:
-        """Read these anew when they are asked for: the parameters' own have changed."""
-        for key in keys:
-            self._held.pop(key, None)
-
-    def tensors(self, key: str) -> list[Tensor]:
-        """The state of this name, parameter by parameter."""
-        tensors = [e.state[self._key(key)] for e in self.entries]
-        return [self.part.fold(x) for x in tensors] if key in PARAMETER_SHAPED else tensors
-
-    def _chosen(self, key: str, members: list[int]) -> Tensor:
-        tensors = self.tensors(key)
-        return _gather([tensors[i] for i in members], self.dtype)
-
-    def _key(self, key: str) -> str:
-        return key if key in PARAMETER_SHAPED else key + self._cohort.suffix
+    def broadcast(self, x: Tensor) -> Tensor:
+        """A number for each parameter or matrix, shaped to multiply the batch."""
+        return over(x if x.dtype == torch.bool else x.to(self.dtype), self.G)
 
     def _gradients(self) -> Tensor:
-        G = _gather([self.part.fold(e.grad) for e in self.entries], self.dtype)
-        G = -G if self.group["maximize"] else G
+        if self.plain:
+            G = gather([e.grad for e in self.items], self.dtype)
+        else:
+            G = gather([self.part.fold(e.grad) for e in self.items], self.dtype)
+        if self.group["maximize"]:
+            G = -G
         if self.taken is not None:  # a weight of zero would not silence NaN
             G = torch.where(over(self.taken, G), G, 0)
-        if any(e.is_scaled for e in self.entries):
-            found = torch.stack([exponents(e)[self.index] for e in self.entries])
-            unit = as_units(found, G)
-            self.unit = over(unit, G)
+        if self._kind.scaled:
+            exponents = torch.stack([e.exponents(self.index) for e in self.items])
+            self.unit = over(as_units(exponents, G), G)
             G = G / self.unit
         return G
 
     def _masks(self) -> Tensor | None:
-        """Which matrices have a gradient that is not zero; None if all are known to."""
-        found = [None if e.nonzero is None else e.nonzero[self.index] for e in self.entries]
+        found = [None if e.nonzero is None else e.nonzero[self.index] for e in self.items]
         known = next((x for x in found if x is not None), None)
         if known is None:
             return None
         return torch.stack([torch.ones_like(known) if x is None else x for x in found])
 
 
-def apply_(stack: Stack, U: Term, kappa: Number) -> None:
-    """X ← (1 − ηλ) X − η s κ U for every parameter of the stack."""
-    lr, decay = stack.group["lr"], stack.group["weight_decay"]
-    lr = lr.reshape(()).to(stack.dtype) if isinstance(lr, Tensor) else lr
-    rate = lr * stack.method.rate(stack.part.shape)
-    factor = rate * stack.method.scale(U) * kappa
-    shrink: Number = rate * decay
-    if stack.decays is not None:
-        shrink = stack.broadcast(stack.decays).to(stack.dtype) * shrink
-    if stack.gate is not None:
-        U, factor = scaled(U, factor, where=stack.broadcast(stack.gate)), 1.0
-    elif isinstance(factor, Tensor):
-        U, factor = scaled(U, factor), 1.0
-    U = U if len(stack.entries) == 1 else value(U)
-    for i, entry in enumerate(stack.entries):
-        X = stack.part.slice(entry.param)
-        wide = stack.part.cut(X).to(stack.dtype)
-        mine = U[i : i + 1] if isinstance(U, Tensor) else U
-        lost = shrink[i : i + 1] if isinstance(shrink, Tensor) and shrink.ndim else shrink
-        add_(wide.unsqueeze(0), mine, keep=1 - lost, weight=-factor)
-        if wide.data_ptr() != X.data_ptr():  # a copy: in half precision, or not laid out for it
-            X.copy_(_within(X.dtype, stack.part.unfold(wide, entry.param)))
-
-
-def decay_(e: Entry) -> None:
-    """X ← (1 − ηλ) X: all that happens to a parameter that rests."""
-    lr, dtype = e.group["lr"], compute_dtype(e.param)
-    lr = lr.reshape(()).to(dtype) if isinstance(lr, Tensor) else lr
-    for part in e.parts:
-        X = part.slice(e.param)
-        X.copy_(X.to(dtype) * (1 - lr * e.method.rate(part.shape) * e.group["weight_decay"]))
-
-
-def _within(dtype: torch.dtype, X: Tensor) -> Tensor:
-    """X, held to the largest number of float16 if that is what it is stored in."""
-    return X.clamp(-(most := torch.finfo(dtype).max), most) if dtype == torch.float16 else X
-
-
-def stacks(entries: Iterable[Entry]) -> Iterator[Stack]:
-    """The entries as stacks of one kind each, none larger than what pays."""
-    kinds: dict[tuple[Any, ...], list[Entry]] = {}
-    for e in entries:
-        kind = (id(e.group), e.method.name, e.param.device, e.param.dtype, e.grad.dtype)
+def batches(items: Iterable[Item]) -> Iterator[Batch]:
+    """The items as batches of one kind each, none larger than what pays."""
+    kinds: dict[tuple[Any, ...], list[Item]] = {}
+    for e in items:
+        kind = (id(e.reading.group), e.reading.method.name, e.param.device)
+        kind += (e.param.dtype, e.grad.dtype, e.waiting > 0, e.parts)
         for i in range(len(e.parts)):
-            kinds.setdefault((*kind, e.waiting > 0, i, e.parts), []).append(e)
-    for (*_, i, parts), members in kinds.items():
-        size = _most(members[0])
-        suffix = suffixes(parts)[i]
-        together = Cohort(members, suffix)
-        # A stack of matrices that begin or rest changes what its members count.
-        apart = members[0].waiting > 0 or any(e.nonzero is not None for e in members)
+            kinds.setdefault((*kind, i), []).append(e)
+    for key, members in kinds.items():
+        index, size = key[-1], _most(members[0])
+        kind = Kind(members, index)
+        # A batch of matrices that begin or rest changes what its members count.
+        apart = members[0].waiting > 0 or kind.masked
         for start in range(0, len(members), size):
             some = slice(start, start + size)
             if apart:
-                yield Stack(Cohort(members[some], suffix), slice(None), i)
+                yield Batch(Kind(members[some], index), slice(None))
             else:
-                yield Stack(together, some, i)
+                yield Batch(kind, some)
 
 
-def _most(entry: Entry) -> int:
-    """How many parameters like this one to stack."""
-    if entry.group["foreach"] is False:
+def _most(item: Item) -> int:
+    """How many parameters like this one to update at once."""
+    if item.reading.group["foreach"] is False:
         return 1
-    if entry.method.vector is None:
+    if not item.reading.is_matrix:
         limit = ELEMENTWISE_LIMIT
     else:
-        limit = MATRIX_LIMIT if entry.param.device.type == "cpu" else ACCELERATOR_LIMIT
-    return max(1, limit // max(1, entry.param.numel()))
+        limit = MATRIX_LIMIT if item.param.device.type == "cpu" else ACCELERATOR_LIMIT
+    return max(1, limit // max(1, item.param.numel()))
 
 
-def _gather(tensors: list[Tensor], dtype: torch.dtype) -> Tensor:
+def gather(tensors: list[Tensor], dtype: torch.dtype) -> Tensor:
     if len(tensors) == 1:
         return tensors[0].to(dtype).unsqueeze(0)
     return torch.stack(tensors).to(dtype)
 
 
-def _scatter(X: Tensor, tensors: list[Tensor]) -> None:
+def scatter(X: Tensor, tensors: list[Tensor]) -> None:
     """Undo _gather; what was a view is already there."""
     if len(tensors) > 1 or tensors[0].dtype != X.dtype:
         torch._foreach_copy_(tensors, list(X.unbind()))

@@ -14,8 +14,8 @@ from typing import Final, Literal, get_args
 import torch
 from torch import Tensor
 
-from .linalg import Product, Term, compact, value
-from .units import in_units, matrix_norms
+from .linalg import Product, Term, frobenius, inverse_norm, value
+from .units import in_units
 
 MsignKind = Literal["newton-schulz", "polar-express", "svd", "soft"]
 MSIGN_KINDS: Final = get_args(MsignKind)
@@ -216,27 +216,19 @@ def settled_sign(X: Tensor) -> Tensor:
     return X.sign() * (X.abs() > noise * X.abs().amax((-2, -1), keepdim=True))
 
 
-def spectral_scale(U: Term) -> float:
+# What multiplies the learning rate: s, from the update and the shape of its matrices ---------------
+
+
+def spectral_scale(U: Term, shape: tuple[int, ...]) -> float:
     """0.2 √max(n, m): gives an orthogonal n×m update the RMS of AdamW's, about 0.2."""
-    return 0.2 * math.sqrt(max(U.shape[-2:]))
+    return 0.2 * math.sqrt(max(shape[-2:]))
 
 
-def rms_scale(U: Term) -> Tensor:
+def rms_scale(U: Term, shape: tuple[int, ...]) -> Tensor:
     """What brings U to an RMS of 0.2; …×1×1."""
-    return 0.2 * math.sqrt(U.shape[-2] * U.shape[-1]) * inverse_norm(value(U))
+    return 0.2 * math.sqrt(shape[-2] * shape[-1]) * inverse_norm(value(U))
 
 
-def unit_scale(U: Term) -> float:
+def unit_scale(U: Term, shape: tuple[int, ...]) -> float:
     """1: the direction already has the size of AdamW's update."""
     return 1.0
-
-
-def inverse_norm(X: Tensor) -> Tensor:
-    """1 / ‖X‖ for each matrix, and 0 for a zero matrix; …×1×1."""
-    norm = frobenius(X)
-    return torch.where(norm >= torch.finfo(norm.dtype).tiny, 1 / norm, 0)
-
-
-def frobenius(X: Tensor) -> Tensor:
-    """The Frobenius norm of each matrix, which neither underflows nor overflows; …×1×1, or 0-D."""
-    return compact(matrix_norms(X, keepdim=True).to(X.dtype))

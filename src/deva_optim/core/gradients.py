@@ -1,121 +1,202 @@
-"""What a step asks of the gradients before it changes anything: finite? non-zero?
+"""What a step asks of the gradients before it changes anything: finite? non-zero? in which units?
 
-One number answers both, the norm of a gradient, taken so that it neither underflows nor overflows.
+One number answers all three, the norm of a gradient, taken so that it neither underflows nor
+overflows. On the CPU the host knows it. On an accelerator the host does not wait for it: an item
+whose gradient is not finite stays, with a flag that turns every change of the step into none.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 
-from . import units
-from .batch import Entry
+from . import linalg
+from .batch import Item
+from .linalg import matrix_norms, norms
 from .skips import SkipLog
-from .units import compute_dtype, fit_, norms
+from .units import LARGEST_SIZE, UNSET, as_units, exponents_of, is_scaled, rescale_
 
 
-def screen(entries: list[Entry], log: SkipLog) -> list[Entry]:
-    """The entries that take part in this step, their units and counts of steps brought up to date.
+def check_gradient(grad: Tensor, name: str) -> None:
+    """Raise an error if a gradient is of a kind that no method here can take."""
+    if grad.layout != torch.strided:
+        raise RuntimeError(
+            f"the gradient of {name} is sparse ({grad.layout}), which is not supported; "
+            "use sparse=False in the embedding or grad.to_dense()"
+        )
+    if grad.is_complex():
+        raise RuntimeError(f"the gradient of {name} is complex, which is not supported")
 
-    On the CPU an entry whose gradient is not finite is left out. On an accelerator it stays, with a
-    flag that turns every change into none.
+
+def screen(items: list[Item], skips: SkipLog) -> tuple[list[Item], list[Item]]:
+    """The items that are updated in this step, and those that rest: weight decay alone moves them.
+
+    Their units and counts of steps are brought up to date.
     """
-    news = log.report()
-    kinds: dict[tuple[object, ...], list[Entry]] = {}
-    for e in entries:
-        kinds.setdefault((e.grad.device, compute_dtype(e.grad)), []).append(e)
-    batches = [
-        (batch, norms([e.grad for e in batch], compute_dtype(batch[0].grad)))
-        for batch in kinds.values()
-    ]
-    for batch, sizes in batches:
-        _raise_if_asked(batch, sizes)
-    kept = []
-    for batch, sizes in batches:
-        if units.host_sees(sizes.device):
-            kept += _screen_on_host(batch, sizes, log)
+    too_large = skips.report() if skips.copies else set()
+    kinds: dict[tuple[torch.dtype, torch.device], list[Item]] = {}
+    for e in items:
+        dtype = torch.float64 if e.grad.dtype == torch.float64 else torch.float32
+        kinds.setdefault((dtype, e.grad.device), []).append(e)
+    sizes: list[Tensor] = []
+    for (dtype, _), some in kinds.items():
+        sizes.append(norms([e.grad for e in some], dtype))
+    _raise_if_asked(kinds.values(), sizes)
+    updated: list[Item] = []
+    resting: list[Item] = []
+    for some, size in zip(kinds.values(), sizes, strict=True):
+        if linalg.host_sees(size.device):
+            _screen_on_host(some, size, skips, updated, resting)
         else:
-            kept += _screen_on_device(batch, sizes, log, news)
-    return kept
+            _screen_on_device(some, size, skips, too_large)
+            updated += some
+    return updated, resting
 
 
-def screen_known(entries: list[Entry], sizes: Tensor, log: SkipLog) -> list[Entry]:
+def screen_known(
+    items: list[Item], sizes: Tensor, skips: SkipLog
+) -> tuple[list[Item], list[Item]]:
     """The same where the host has the norms already; units are left as they are."""
-    log.report()
-    _raise_if_asked(entries, sizes)
-    return _screen_on_host(entries, sizes, log, fit=False)
+    if skips.copies:
+        skips.report()
+    _raise_if_asked([items], [sizes])
+    updated: list[Item] = []
+    resting: list[Item] = []
+    _screen_on_host(items, sizes, skips, updated, resting, units=False)
+    return updated, resting
 
 
-def _raise_if_asked(batch: list[Entry], sizes: Tensor) -> None:
-    if all(e.group["nonfinite"] != "raise" for e in batch):
-        return
-    for e, finite in zip(batch, sizes.isfinite().tolist(), strict=True):
-        if e.group["nonfinite"] == "raise" and not finite:
-            raise FloatingPointError(
-                f"the gradient of {e.name} is not finite; nothing has been changed. Use "
-                "nonfinite='skip' to leave such steps out."
-            )
+def _raise_if_asked(kinds: Iterable[list[Item]], sizes: Iterable[Tensor]) -> None:
+    """Raise an error for a gradient that is not finite, before anything is changed."""
+    for items, size in zip(kinds, sizes, strict=True):
+        for i, e in enumerate(items):
+            if e.reading.group["nonfinite"] == "raise" and not math.isfinite(size[i]):
+                raise FloatingPointError(
+                    f"the gradient of {e.reading.name} is not finite; nothing has been changed. "
+                    "Use nonfinite='skip' to leave such steps out."
+                )
 
 
 def _screen_on_host(
-    batch: list[Entry], sizes: Tensor, log: SkipLog, *, fit: bool = True
-) -> list[Entry]:
-    kept, skipped = [], []
-    for e, size in zip(batch, sizes.tolist(), strict=True):
+    items: list[Item],
+    sizes: Tensor,
+    skips: SkipLog,
+    updated: list[Item],
+    resting: list[Item],
+    *,
+    units: bool = True,
+) -> None:
+    counts, skipped = [], []
+    for e, size in zip(items, sizes.tolist(), strict=True):
         if not math.isfinite(size):
-            skipped.append(e.name)
+            skipped.append(e.reading.name)
             continue
-        kept.append(e)
-        e.size = size
-        nonzero = size >= torch.finfo(compute_dtype(e.param)).tiny
-        if fit:
-            fit_(e)
-        e.rests = e.method.rests and not nonzero
-        skips = not e.rests and _advance_clock(e, nonzero)
-        starts = nonzero or not e.method.waits or e.state["step"] > 0
-        e.counted = bool(starts and not skips and not e.rests)
-    log.add(skipped)
-    if counted := [e.state["step"] for e in kept if e.counted]:
-        torch._foreach_add_(counted, 1)
-    return kept
+        e.size, method = size, e.reading.method
+        nonzero = size >= torch.finfo(e.reading.dtype).tiny
+        if units:
+            choose_units_(e)
+        if method.rests and not nonzero:
+            resting.append(e)
+            continue
+        updated.append(e)
+        skipped_first = method.basis is not None and _advance_clock(e, nonzero)
+        starts = nonzero or not method.waits or e.state["step"] > 0
+        e.counted = bool(starts and not skipped_first)
+        if e.counted:
+            counts.append(e.state["step"])
+    if skipped:
+        skips.add(skipped)
+    if counts:
+        torch._foreach_add_(counts, 1)
 
 
 def _screen_on_device(
-    batch: list[Entry], sizes: Tensor, log: SkipLog, news: set[str]
-) -> list[Entry]:
-    for e, size in zip(batch, sizes, strict=True):
-        e.size, e.finite, e.asks = size, size.isfinite(), e.name in news
-        fit_(e)
-    finite = torch.stack([e.finite for e in batch])  # type: ignore[misc]
-    log.add_on_device([e.name for e in batch], finite)
+    items: list[Item], sizes: Tensor, skips: SkipLog, too_large: set[str]
+) -> None:
+    for e, size in zip(items, sizes, strict=True):
+        e.size, e.finite, e.asks = size, size.isfinite(), e.reading.name in too_large
+        choose_units_(e)
+    finite = torch.stack([e.finite for e in items])  # type: ignore[misc]
+    skips.add_on_device([e.reading.name for e in items], finite)
     # Only a first decomposition needs an answer here, and it waits for the device in any case.
-    for e in batch:
+    for e in items:
         assert e.finite is not None
         assert isinstance(e.size, Tensor)
-        nonzero = e.size >= torch.finfo(compute_dtype(e.param)).tiny
-        said = bool(e.finite & nonzero) if e.waiting else True
-        skips = _advance_clock(e, said)
+        nonzero, method = e.size >= torch.finfo(e.reading.dtype).tiny, e.reading.method
+        known = bool(e.finite & nonzero) if e.waiting else True
+        skipped_first = method.basis is not None and _advance_clock(e, known)
         counted = e.finite
-        if e.method.rests:
+        if method.rests:
             counted = counted & nonzero
-        elif e.method.waits:
+        elif method.waits:
             counted = counted & (nonzero | (e.state["step"] > 0))
-        e.counted = torch.zeros_like(counted) if skips else counted
+        e.counted = torch.zeros_like(counted) if skipped_first else counted
         e.state["step"].add_(e.counted)
-    return batch
 
 
-def _advance_clock(e: Entry, nonzero: bool) -> bool:
+def _advance_clock(e: Item, nonzero: bool) -> bool:
     """Whether this gradient only chooses the basis; if not, the clock of a chosen basis runs."""
-    if e.method.basis is None:
-        return False
     first = nonzero and e.clock < 0
-    skips = first and e.group["skip_first"]
+    skipped_first = first and bool(e.reading.group["skip_first"])
     if first:
         e.clock = -1 - e.clock  # its phase
-    if e.clock >= 0 and not skips:
+    if e.clock >= 0 and not skipped_first:
         e.clock += 1
     e.state["clock"].fill_(e.clock)
-    return skips
+    return skipped_first
+
+
+# Units ------------------------------------------------------------------------------------------
+
+
+def choose_units_(e: Item) -> None:
+    """Choose the units of an item's matrices by their gradient, and find those that have none.
+
+    On an accelerator units are chosen while the host waits for it in any case, at a first step.
+    After that a gradient that is too large for them counts as not finite; when the host has heard
+    of it, it waits once more and raises them.
+    """
+    reading, on_host = e.reading, isinstance(e.size, float)
+    tiny, largest = torch.finfo(reading.dtype).tiny, LARGEST_SIZE[reading.range]
+    if isinstance(e.size, float) and reading.is_one:
+        unit = e.state["exponent"].item()
+        if tiny <= e.size < largest * 2.0**unit:  # nearly always
+            e.scaled = unit != 0
+            return
+    e.begun, e.nonzero, e.scaled = [], [], False
+    for i in range(len(e.parts)):
+        old, sizes = e.exponents(i), _sizes(e, i)
+        new = old
+        asks = e.asks or e.waiting or {UNSET}.issuperset(old.flatten().tolist())
+        if on_host or (asks and bool(e.finite)):
+            seen = sizes.cpu()
+            held = seen < largest * torch.exp2(old.to(seen))
+            new = torch.where(held, old, exponents_of(seen, reading.dtype, reading.range))
+            if not torch.equal(old, new):
+                _change_units_(e, i, old - new)
+        e.begun.append(old != UNSET)
+        e.nonzero.append(None if on_host and bool((sizes >= tiny).all()) else sizes >= tiny)
+        e.scaled |= is_scaled(new)
+        if not on_host:
+            assert e.finite is not None
+            unit = as_units(new, sizes) if e.scaled else 1.0
+            e.finite = e.finite & (sizes < largest * unit).all()
+        old.copy_(new)
+
+
+def _sizes(e: Item, index: int) -> Tensor:
+    """The sizes of the gradients of the matrices of a part, in the shape of its exponents."""
+    if not e.reading.is_one:
+        return matrix_norms(e.parts[index].fold(e.grad))
+    return e.size if isinstance(e.size, Tensor) else torch.tensor(e.size, dtype=torch.float64)
+
+
+def _change_units_(e: Item, index: int, change: Tensor) -> None:
+    suffix, adaptation = e.reading.suffixes[index], e.reading.method.adaptation
+    variance = adaptation is None or adaptation.source != "direction"
+    change = change.to(e.param.device)
+    rescale_(e.state, e.parts[index], suffix, change, variance=variance)
+    e.renews |= f"root_left{suffix}" in e.state or f"root_right{suffix}" in e.state

@@ -1,11 +1,13 @@
-"""What is added to a tensor: another one, or a product or quotient that is never written down.
+"""Linear algebra that torch does not have: lazy products, halves of symmetric ones, QR, norms.
 
 Most of what a step computes ends as X ← keep X + weight · A B, which BLAS does in one pass over X.
-Forming A B first would cost an allocation and two passes more.
+Forming A B first would cost an allocation and two passes more. So a `Product`, a `Square` or a
+`Quotient` stands for a tensor that is never written down.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final, overload
 
@@ -18,6 +20,37 @@ Number = Tensor | float
 _SYMMETRIC_FROM: Final = 512
 _BLOCK_ROWS: Final = 256
 
+# Measured: below this size LAPACK's QR is as fast as anything; above, panels of this width are best.
+_PANELS_FROM: Final = 512
+_PANEL_WIDTH: Final = 96
+
+# Within these bounds the squares in a norm neither underflow nor overflow.
+ORDINARY: Final = {
+    torch.float32: (2.0**-40, 2.0**50),
+    torch.float64: (2.0**-400, 2.0**400),
+}
+
+
+# Devices and precision --------------------------------------------------------------------------
+
+
+def compute_dtype(X: Tensor) -> torch.dtype:
+    """The precision of the computation: float64 for float64, float32 for everything else."""
+    return torch.float64 if X.dtype == torch.float64 else torch.float32
+
+
+def scalar_dtype(device: torch.device) -> torch.dtype:
+    """The precision of bias corrections and norms: float64 wherever the device has it."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def host_sees(device: torch.device) -> bool:
+    """Whether the host may look at a value without waiting for the device."""
+    return device.type == "cpu"
+
+
+# Lazy products ----------------------------------------------------------------------------------
+
 
 @dataclass(frozen=True, slots=True)
 class Product:
@@ -26,22 +59,12 @@ class Product:
     left: Tensor
     right: Tensor
 
-    @property
-    def shape(self) -> torch.Size:
-        """The shape of the product."""
-        return torch.Size((*self.left.shape[:-1], self.right.shape[-1]))
-
 
 @dataclass(frozen=True, slots=True)
 class Square:
     """X², entry by entry."""
 
     X: Tensor
-
-    @property
-    def shape(self) -> torch.Size:
-        """The shape of the square."""
-        return self.X.shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +74,12 @@ class Quotient:
     over: Tensor
     under: Tensor
 
-    @property
-    def shape(self) -> torch.Size:
-        """The shape of the quotient."""
-        return self.over.shape
-
 
 Term = Tensor | Product | Square | Quotient
 
 
 def value(term: Term) -> Tensor:
-    """The term written down."""
+    """The term as a tensor."""
     if isinstance(term, Product):
         return product(term.left, term.right)
     if isinstance(term, Square):
@@ -72,51 +90,21 @@ def value(term: Term) -> Tensor:
 
 
 def product(A: Tensor, B: Tensor) -> Tensor:
-    """A B; a batch with a single dimension is spared the detour that @ makes."""
+    """A B; for a batch with a single dimension bmm avoids the detour that @ makes."""
     return torch.bmm(A, B) if A.ndim == 3 else A @ B
 
 
 def scaled(term: Term, by: Number, where: Tensor | None = None) -> Term:
-    """The term times a number for each matrix, and zero where it is not wanted."""
+    """The term times a number for each matrix, and zero where `where` is false."""
 
     def scale(X: Tensor) -> Tensor:
         return X * by if where is None else torch.where(where, X * by, 0)
 
     if isinstance(term, Product):
         return Product(scale(term.left), term.right)
-    return (
-        Quotient(scale(term.over), term.under) if isinstance(term, Quotient) else scale(value(term))
-    )
-
-
-def compact(x: Tensor) -> Tensor:
-    """Numbers that broadcast over matrices, as 0-D if there is but one: that broadcasts faster."""
-    return x.reshape(()) if x.numel() == 1 else x
-
-
-def over(x: Tensor, X: Tensor) -> Tensor:
-    """Numbers for the first dimensions of X, shaped to multiply all of it."""
-    return x.view((*x.shape, *(1,) * (X.ndim - x.ndim)))
-
-
-@overload
-def both(a: Tensor, b: Tensor | None) -> Tensor: ...
-
-
-@overload
-def both(a: Tensor | None, b: Tensor) -> Tensor: ...
-
-
-@overload
-def both(a: Tensor | None, b: Tensor | None) -> Tensor | None: ...
-
-
-def both(a: Tensor | None, b: Tensor | None) -> Tensor | None:
-    """a and b, of shapes B and B×… in either order, where None stands for true everywhere."""
-    if a is None or b is None:
-        return b if a is None else a
-    short, long = (a, b) if a.ndim < b.ndim else (b, a)
-    return long & over(short, long)
+    if isinstance(term, Quotient):
+        return Quotient(scale(term.over), term.under)
+    return scale(value(term))
 
 
 def add_(X: Tensor, term: Term, *, keep: Number = 1.0, weight: Number = 1.0) -> None:
@@ -127,7 +115,7 @@ def add_(X: Tensor, term: Term, *, keep: Number = 1.0, weight: Number = 1.0) -> 
     if isinstance(weight, Tensor):
         term, weight = scaled(term, weight), 1.0
     if isinstance(term, Product):
-        batch = _as_batch(X)
+        batch = X if X.ndim == 3 else _as_batch(X)
         if batch is not None:
             left, right = term.left.flatten(0, -3), term.right.flatten(0, -3)
             batch.baddbmm_(left, right, beta=keep, alpha=weight)
@@ -151,31 +139,181 @@ def average_(X: Tensor, term: Term, weight: Number) -> None:
         add_(X, term, keep=1 - weight, weight=weight)
 
 
+def _as_batch(X: Tensor) -> Tensor | None:
+    """X as one batch of matrices that shares its memory, if its strides allow that."""
+    try:
+        return X.view(-1, *X.shape[-2:])
+    except RuntimeError:
+        return None
+
+
+# Numbers for the matrices of a batch ------------------------------------------------------------
+
+
+def over(x: Tensor, X: Tensor) -> Tensor:
+    """Numbers for the first dimensions of X, shaped to multiply all of it."""
+    return x.view((*x.shape, *(1,) * (X.ndim - x.ndim)))
+
+
+def compact(x: Tensor) -> Tensor:
+    """Numbers that broadcast over matrices; a single one as 0-D, which broadcasts faster."""
+    return x.reshape(()) if x.numel() == 1 else x
+
+
+@overload
+def both(a: Tensor, b: Tensor | None) -> Tensor: ...
+
+
+@overload
+def both(a: Tensor | None, b: Tensor) -> Tensor: ...
+
+
+@overload
+def both(a: Tensor | None, b: Tensor | None) -> Tensor | None: ...
+
+
+def both(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    """a and b, of shapes B and B×… in either order; None stands for true everywhere."""
+    if a is None or b is None:
+        return b if a is None else a
+    short, long = (a, b) if a.ndim < b.ndim else (b, a)
+    return long & over(short, long)
+
+
+# Symmetric products -----------------------------------------------------------------------------
+
+
 def add_gram_(L: Tensor, A: Tensor, *, keep: Number, weight: float) -> None:
     """L ← keep · L + weight · A Aᵀ; of a large one only the lower half, see `mirror_`."""
-    for start, stop in _rows(L):
+    if L.shape[-1] < _SYMMETRIC_FROM:
+        add_(L, Product(A, A.mT), keep=keep, weight=weight)
+        return
+    for start, stop in _block_rows(L.shape[-1]):
         block = Product(A[..., start:stop, :], A[..., :stop, :].mT)
         add_(L[..., start:stop, :stop], block, keep=keep, weight=weight)
 
 
 def mirror_(L: Tensor) -> None:
     """Make the upper half of L what `add_gram_` left in the lower one."""
-    for start, stop in _rows(L):
-        L[..., :start, start:stop] = L[..., start:stop, :start].mT
+    if L.shape[-1] >= _SYMMETRIC_FROM:
+        for start, stop in _block_rows(L.shape[-1]):
+            L[..., :start, start:stop] = L[..., start:stop, :start].mT
 
 
-def _rows(L: Tensor) -> list[tuple[int, int]]:
-    """The rows of blocks that a symmetric matrix is worked on in, a small one in a single row."""
-    n = L.shape[-1]
-    size = _BLOCK_ROWS if n >= _SYMMETRIC_FROM else n
-    return [(start, min(start + size, n)) for start in range(0, n, size)]
+def _block_rows(n: int) -> list[tuple[int, int]]:
+    return [(start, min(start + _BLOCK_ROWS, n)) for start in range(0, n, _BLOCK_ROWS)]
 
 
-def _as_batch(X: Tensor) -> Tensor | None:
-    """X as a batch of matrices that shares its memory, if there is one."""
-    if X.ndim == 3:
-        return X
-    try:
-        return X.view(-1, *X.shape[-2:])
-    except RuntimeError:
-        return None
+# Norms that neither underflow nor overflow ------------------------------------------------------
+
+
+def norms(tensors: list[Tensor], dtype: torch.dtype) -> Tensor:
+    """The norm of each tensor, all of one device, in the precision of `scalar_dtype`."""
+    device = tensors[0].device
+    if not host_sees(device):
+        if dtype == torch.float32 and scalar_dtype(device) == torch.float64:
+            return torch.stack(list(torch._foreach_norm(tensors, 2, dtype=torch.float64)))
+        return torch.stack([_careful_norm(X.flatten(), (0,), False) for X in tensors])
+    found = torch.stack(list(torch._foreach_norm(tensors, 2, dtype=dtype))).double()
+    low, high = ORDINARY[dtype]
+    for i, size in enumerate(found.tolist()):
+        if not low < size < high:
+            found[i] = _careful_norm(tensors[i].flatten(), (0,), False)
+    return found
+
+
+def matrix_norms(X: Tensor, *, keepdim: bool = False) -> Tensor:
+    """The Frobenius norm of each matrix of a batch, in the precision of `scalar_dtype`."""
+    if host_sees(X.device):
+        dtype = torch.float64 if X.dtype == torch.float64 else torch.float32
+        norm: Tensor = torch.linalg.vector_norm(X, dim=(-2, -1), keepdim=keepdim, dtype=dtype)
+        low, high = ORDINARY[dtype]
+        least, most = norm.aminmax()
+        if low < least.item() and most.item() < high:
+            return norm.double()
+    return _careful_norm(X, (-2, -1), keepdim)
+
+
+def _careful_norm(X: Tensor, dim: tuple[int, ...], keepdim: bool) -> Tensor:
+    wide, norm = scalar_dtype(X.device), torch.linalg.vector_norm
+    if X.dtype != torch.float64 and wide == torch.float64:  # squares of float32 fit into float64
+        found: Tensor = norm(X, dim=dim, keepdim=keepdim, dtype=wide)
+        return found
+    X = X.to(wide)
+    top = norm(X, math.inf, dim=dim, keepdim=True).clamp_min(torch.finfo(wide).tiny)
+    found = norm(X / top, dim=dim, keepdim=True) * top
+    return found if keepdim else found.squeeze(dim)
+
+
+def frobenius(X: Tensor) -> Tensor:
+    """The Frobenius norm of each matrix, in the dtype of X; …×1×1, or 0-D if there is one."""
+    norm = matrix_norms(X, keepdim=True).to(X.dtype)
+    return norm.reshape(()) if norm.numel() == 1 else norm
+
+
+def inverse_norm(X: Tensor) -> Tensor:
+    """1 / ‖X‖ for each matrix, and 0 for a zero matrix; …×1×1, or 0-D if there is one."""
+    norm = frobenius(X)
+    return torch.where(norm >= torch.finfo(norm.dtype).tiny, 1 / norm, 0)
+
+
+# Q of a QR decomposition, in place and made of matrix products ----------------------------------
+#
+# LAPACK's QR works column by column through its panels, torch adds copies of the whole matrix
+# before and after it. Here LAPACK decomposes a panel of columns, and everything else is a product:
+#
+#     H = I − V T Vᵀ    the reflections of a panel, V …×rows×k unit lower trapezoidal, T …×k×k
+#     Q = H₁ H₂ ⋯       formed from the last panel to the first, where the reflections were kept
+
+
+def orthonormalise_(A: Tensor) -> None:
+    """A ← Q of A = Q R, for a contiguous batch of square matrices …×n×n."""
+    n = A.shape[-1]
+    A = A.view(-1, n, n)
+    if n < _PANELS_FROM:
+        A.copy_(torch.linalg.householder_product(*torch.geqrf(A)))
+        return
+    panels = [slice(start, min(start + _PANEL_WIDTH, n)) for start in range(0, n, _PANEL_WIDTH)]
+    T = [_reflect_(A, columns) for columns in panels]
+    for columns in reversed(panels):
+        _form_(A, columns, T.pop())
+
+
+def _reflect_(A: Tensor, columns: slice) -> Tensor:
+    """Decompose a panel, keep its reflections in its place and apply them to what is right of it.
+
+    Returns T, so that H = I − V T Vᵀ.
+    """
+    panel, rest = A[..., columns.start :, columns], A[..., columns.start :, columns.stop :]
+    packed, tau = torch.geqrf(panel)
+    panel.copy_(packed)
+    V = _reflections(packed)
+    T = _triangle(V, tau)
+    add_(rest, Product(V, product(T.mT, product(V.mT, rest))), weight=-1.0)
+    return T
+
+
+def _form_(A: Tensor, columns: slice, T: Tensor) -> None:
+    """Apply the reflections of a panel to the columns of Q right of it, and form its own."""
+    panel, rest = A[..., columns.start :, columns], A[..., columns.start :, columns.stop :]
+    V = _reflections(panel)
+    rest[..., : T.shape[-1], :] = 0  # where R was
+    add_(rest, Product(V, product(T, product(V.mT, rest))), weight=-1.0)
+    panel.copy_(product(V, product(T, V[..., : T.shape[-1], :].mT)).neg_())
+    panel.diagonal(dim1=-2, dim2=-1).add_(1)
+
+
+def _reflections(packed: Tensor) -> Tensor:
+    """V, of which LAPACK stores what is below its diagonal of ones."""
+    V = packed.tril(-1)
+    V.diagonal(dim1=-2, dim2=-1).fill_(1)
+    return V
+
+
+def _triangle(V: Tensor, tau: Tensor) -> Tensor:
+    """T, from T⁻¹ = striu(Vᵀ V) + diag(1/τ); where τ is zero, so are its row and column."""
+    inverse = product(V.mT, V).triu_(1)
+    inverse.diagonal(dim1=-2, dim2=-1).copy_(tau.reciprocal())
+    identity = torch.eye(tau.shape[-1], dtype=tau.dtype, device=tau.device)
+    T: Tensor = torch.linalg.solve_triangular(inverse, identity.expand_as(inverse), upper=True)
+    return T

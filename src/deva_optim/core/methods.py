@@ -1,31 +1,17 @@
 """The table of methods: a basis, a direction, a variance adaptation and a scale, one row each.
 
-An update is X ← (1 − ηλ) X − η · s · restore(Γ ⊙ direction(project(M))).
+An update is X ← (1 − ηλ) X − η · s · restore(Γ ⊙ direction(project(M))). `step.py` computes it; what
+distinguishes one method from another is a field of its row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
-from torch import Tensor
-
-from ..averages import average_iterates_
 from .directions import rms_scale, spectral_scale, unit_scale
 from .linalg import Number, Term
-from .step import (
-    adapted_first_,
-    composed_,
-    ema_,
-    lion_,
-    mean_side_rate,
-    plain_ema_,
-    shampoo_,
-    unit_rate,
-    vector_rate,
-)
-from .upkeep import DECOMPOSED, INVERSE_ROOT, TRACKED, Basis
 from .variance import (
     ADAM,
     DIRECTION,
@@ -37,8 +23,30 @@ from .variance import (
     Adaptation,
 )
 
-if TYPE_CHECKING:
-    from .batch import Stack
+Shape = tuple[int, ...]
+
+
+class Basis(NamedTuple):
+    """What a method makes of its covariances, and when.
+
+    Attributes:
+        label: What the table of methods calls it.
+        keeps: The name of the state: a basis or an inverse root.
+        tracked: Whether the first gradient chooses the basis it is projected onto, and a power
+            iteration renews it; otherwise the first step has the identity, and a full
+            decomposition renews it.
+        before: Whether the gradient takes part in what is applied to it.
+    """
+
+    label: str
+    keeps: str
+    tracked: bool = False
+    before: bool = False
+
+
+TRACKED: Final = Basis("eigenvectors, tracked", "basis", tracked=True)
+DECOMPOSED: Final = Basis("eigenvectors", "basis")
+INVERSE_ROOT: Final = Basis("inverse roots", "root", before=True)
 
 
 class Method(NamedTuple):
@@ -46,17 +54,18 @@ class Method(NamedTuple):
 
     Attributes:
         name: Its key in METHODS.
-        basis: How its bases are kept; None is the identity.
+        basis: What it makes of its covariances; None is the identity.
         direction: The sign of what is in the basis, or its matrix sign.
         adaptation: Γ; None is 1.
-        scale: s, from the update.
+        scale: s, from the update and the shape of its matrices.
         vector: The method for what is not a matrix; None if this one is elementwise.
         paper: Where it comes from.
-        momentum: How the momentum takes in a gradient, and what it shows the direction.
-        update: What computes the update and the number that multiplies it: for most the composition
-            above, for some Γ comes before the direction, and Shampoo has neither.
+        whitens: Whether Γ comes before the direction: direction(Γ ⊙ M).
+        momentum: `"ema"` shows the direction M, or with Nesterov β₁ M + (1 − β₁) G; `"plain"` shows
+            M whatever the group says of Nesterov; `"lion"` shows β₁ M + (1 − β₁) G, then averages
+            with β₂.
         rate: What multiplies the learning rate, decay included, from the shape; SPlus has one.
-        after: What follows the update of the weights; SPlus averages its iterates.
+        averages: Whether the average of the iterates is kept.
         beta3: Decay of the covariances unless betas has three values; None takes betas[1].
         rests: Whether a step has its full length however small the momentum is: then a matrix whose
             gradient is exactly zero is left as it is, but for weight decay.
@@ -70,13 +79,13 @@ class Method(NamedTuple):
     basis: Basis | None
     direction: Literal["sign", "msign"]
     adaptation: Adaptation | None
-    scale: Callable[[Term], Tensor | float]
+    scale: Callable[[Term, Shape], Number]
     vector: str | None
     paper: str
-    momentum: Callable[[Stack], Tensor] = ema_
-    update: Callable[[Stack], tuple[Term, Number]] = composed_
-    rate: Callable[[tuple[int, ...]], float] = unit_rate
-    after: Callable[[Stack], None] | None = None
+    whitens: bool = False
+    momentum: Literal["ema", "plain", "lion"] = "ema"
+    rate: Callable[[Shape], float] | None = None
+    averages: bool = False
     beta3: float | None = 0.95
     rests: bool = False
     rotated: bool = False
@@ -85,6 +94,16 @@ class Method(NamedTuple):
     def waits(self) -> bool:
         """Whether its count of steps starts at the first gradient that is not zero."""
         return self.adaptation is not None and self.adaptation.waits
+
+
+def mean_side_rate(shape: Shape) -> float:
+    """2 / (n + m), SPlus's rate for a matrix."""
+    return 2.0 / (shape[-2] + shape[-1])
+
+
+def vector_rate(shape: Shape) -> float:
+    """0.001, SPlus's rate for what is not a matrix."""
+    return 1e-3
 
 
 _DEVA = "Song et al. 2026, Decoupling Variance and Scale-Invariant Updates"
@@ -99,54 +118,37 @@ _SOAP = "Vyas et al. 2024, SOAP"
 
 # fmt: off
 _ROWS: Final = (
-    #      name                       basis    direction Γ            s               vector
-    Method("adamw",                   None,    "sign",  ADAM,         unit_scale,     None, _ADAM,
-           momentum=plain_ema_),
-    Method("signum",                  None,    "sign",  None,         unit_scale,     None, _SIGNUM),
-    Method("lion",                    None,    "sign",  None,         unit_scale,     None, _LION,
-           momentum=lion_),
-    Method("deva-linf",               None,    "sign",  LINF,         unit_scale,     None, _DEVA),
-    Method("muon",                    None,    "msign", None,         spectral_scale, "adamw", _MUON, rests=True),
-    Method("adamuon",                 None,    "msign", DIRECTION,    rms_scale,      "adamw", _ADAMUON, rests=True),
-    Method("soap",                    TRACKED, "sign",  ADAM,         unit_scale,     "adamw", _SOAP,
-           momentum=plain_ema_, rotated=True),
-    Method("deva-sinf",               TRACKED, "msign", SPECTRAL,     spectral_scale, "deva-linf", _DEVA,
-           rests=True),
-    Method("deva-sinf-factored",      TRACKED, "msign", FACTORED,     spectral_scale, "deva-linf", _DEVA,
-           rests=True),
-    Method("deva-sinf-instantaneous", TRACKED, "msign", INSTANTANEOUS, spectral_scale, "deva-linf", _DEVA,
-           rests=True),
-    Method("deva-sinf-whitened",      TRACKED, "msign", WHITENING,    spectral_scale, "deva-linf", _DEVA,
-           update=adapted_first_, rests=True, rotated=True),
-    # Not of the common form: Shampoo multiplies by roots, SPlus averages its iterates.
-    Method("shampoo",            INVERSE_ROOT, "sign",  ADAM,         unit_scale,     "adamw", _SHAMPOO,
-           update=shampoo_),
-    Method("shampoo-ungrafted",  INVERSE_ROOT, "sign",  None,         unit_scale,     "adamw", _SHAMPOO,
-           update=shampoo_),
-    Method("splus",              DECOMPOSED,   "sign",  None,         unit_scale,     "splus-vector", _SPLUS,
-           rate=mean_side_rate, after=average_iterates_, beta3=None, rests=True),
-    Method("splus-vector",       None,         "sign",  None,         unit_scale,     None, _SPLUS,
-           rate=vector_rate, after=average_iterates_),
+    #      name                       basis         direction  Γ              s               vector       paper
+    Method("adamw",                   None,         "sign",    ADAM,          unit_scale,     None,        _ADAM,    momentum="plain"),
+    Method("signum",                  None,         "sign",    None,          unit_scale,     None,        _SIGNUM),
+    Method("lion",                    None,         "sign",    None,          unit_scale,     None,        _LION,    momentum="lion"),
+    Method("deva-linf",               None,         "sign",    LINF,          unit_scale,     None,        _DEVA),
+    Method("muon",                    None,         "msign",   None,          spectral_scale, "adamw",     _MUON,    rests=True),
+    Method("adamuon",                 None,         "msign",   DIRECTION,     rms_scale,      "adamw",     _ADAMUON, rests=True),
+    Method("soap",                    TRACKED,      "sign",    ADAM,          unit_scale,     "adamw",     _SOAP,    momentum="plain", rotated=True),
+    Method("deva-sinf",               TRACKED,      "msign",   SPECTRAL,      spectral_scale, "deva-linf", _DEVA,    rests=True),
+    Method("deva-sinf-factored",      TRACKED,      "msign",   FACTORED,      spectral_scale, "deva-linf", _DEVA,    rests=True),
+    Method("deva-sinf-instantaneous", TRACKED,      "msign",   INSTANTANEOUS, spectral_scale, "deva-linf", _DEVA,    rests=True),
+    Method("deva-sinf-whitened",      TRACKED,      "msign",   WHITENING,     spectral_scale, "deva-linf", _DEVA,    rests=True, rotated=True, whitens=True),
+    Method("shampoo",                 INVERSE_ROOT, "sign",    ADAM,          unit_scale,     "adamw",     _SHAMPOO),
+    Method("shampoo-ungrafted",       INVERSE_ROOT, "sign",    None,          unit_scale,     "adamw",     _SHAMPOO),
+    Method("splus",                   DECOMPOSED,   "sign",    None,          unit_scale,     "splus-vector", _SPLUS, rests=True,
+           rate=mean_side_rate, averages=True, beta3=None),
+    Method("splus-vector",            None,         "sign",    None,          unit_scale,     None,        _SPLUS,
+           rate=vector_rate, averages=True),
 )
 # fmt: on
 
 METHODS: Final[Mapping[str, Method]] = MappingProxyType({row.name: row for row in _ROWS})
 """Every method by name, in the order of the table of the documentation."""
 
-VARIANTS: Final = (
-    "default",
-    "factored",
-    "instantaneous",
-    "whitened",
-    "ungrafted",
-)
-
-
-def method_of(group: Mapping[str, Any]) -> Method:
-    """The row that a parameter group asks for."""
-    variant = group["variant"]
-    return METHODS[group["method"] + ("" if variant == "default" else f"-{variant}")]
-
+VARIANTS: Final = ("default", "factored", "instantaneous", "whitened", "ungrafted")
 
 RESTS: Final = tuple(name for name, row in METHODS.items() if row.vector is None)
 """The elementwise methods: what may take the parameters that are not matrices."""
+
+
+def method_of(group: Mapping[str, Any], methods: Mapping[str, Method] = METHODS) -> Method:
+    """The row that a parameter group asks for."""
+    variant = group["variant"]
+    return methods[group["method"] + ("" if variant == "default" else f"-{variant}")]

@@ -1,54 +1,85 @@
-"""The parameters of an optimizer: what each is called, and how its group says to read it."""
+"""How each parameter of an optimizer is read: its name, its method, and the matrices it is made of."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Final
 
+import torch
 from torch import Tensor
 
+from .linalg import compute_dtype
 from .matrices import Part, parts, whole
 from .methods import METHODS, Method, method_of
 
+STRUCTURE: Final = (
+    *("method", "variant", "rest", "role", "layout", "split", "split_dim"),
+    *("state_dtype", "param_names"),
+)
+"""The options of a group that decide how its parameters are read."""
 
-class Member(NamedTuple):
-    """A parameter of the optimizer, and how it is read."""
+
+@dataclass(slots=True)
+class Reading:
+    """A parameter of the optimizer, and how it is read.
+
+    Attributes:
+        betas: The option that has its betas: those of the group, or those of its rest.
+        is_matrix: Whether it is made of matrices; the rest is updated entry by entry.
+        is_one: Whether the norm of its gradient is that of a single matrix, or of no matrix at all.
+        suffixes: What the names of the state of each part end in.
+        dtype: The precision of the computation.
+        names: For each part, the names in the state of what a step works on; None before the first.
+        range: The dtype whose range the state has: that of the computation, or a narrower one.
+    """
 
     group: dict[str, Any]
     param: Tensor
     name: str
     method: Method
     parts: tuple[Part, ...]
+    betas: str
+    is_matrix: bool = field(init=False)
+    is_one: bool = field(init=False)
+    suffixes: tuple[str, ...] = field(init=False)
+    dtype: torch.dtype = field(init=False)
+    range: torch.dtype = field(init=False)
+    names: list[dict[str, str]] | None = field(default=None, init=False)
 
-    @property
-    def is_matrix(self) -> bool:
-        """Whether it is made of matrices; the rest is updated entry by entry."""
-        return self.method.vector is not None
+    def __post_init__(self) -> None:
+        self.is_matrix = self.method.vector is not None
+        self.is_one = not self.is_matrix or (
+            len(self.parts) == 1 and len(self.parts[0].shape) == 2
+        )
+        several = len(self.parts) > 1
+        self.suffixes = tuple(f".{i}" if several else "" for i in range(len(self.parts)))
+        self.dtype = compute_dtype(self.param)
+        narrow = self.group["state_dtype"] in (torch.float32, torch.bfloat16)
+        self.range = torch.float32 if narrow else self.dtype
 
 
-def members(groups: Iterable[dict[str, Any]], wanted: Callable[[Tensor], bool]) -> list[Member]:
-    """The parameters that are wanted, in their order."""
-    found: list[Member] = []
-    for i, group in enumerate(groups):
-        method = method_of(group)
-        found += [
-            Member(group, p, name, *_read(p, group, method))
-            for p, name in zip(group["params"], _names(group, i), strict=True)
-            if wanted(p)
-        ]
-    return found
+def read(groups: list[dict[str, Any]], methods: Mapping[str, Method] = METHODS) -> list[Reading]:
+    """The parameters of the groups, in their order; their methods are looked up in the table."""
+    return [
+        Reading(group, p, name, *_read(p, group, methods))
+        for i, group in enumerate(groups)
+        for p, name in zip(group["params"], _names(group, i), strict=True)
+    ]
 
 
-def _read(param: Tensor, group: dict[str, Any], method: Method) -> tuple[Method, tuple[Part, ...]]:
-    """The method for a parameter of the group's method, and the parts it is read as."""
-    shape = tuple(param.shape)
-    if method.vector is not None:
-        pieces = parts(shape, group["layout"], group["split"], group["split_dim"])
-        if pieces and group["role"] != "vector":
-            return method, pieces
-        method = METHODS[group["rest"]]
-    return method, (whole(shape),)
+def _read(
+    param: Tensor, group: dict[str, Any], methods: Mapping[str, Method]
+) -> tuple[Method, tuple[Part, ...], str]:
+    """The method for a parameter, the parts it is read as, and the option for its betas."""
+    method, shape = method_of(group, methods), tuple(param.shape)
+    if method.vector is None:
+        return method, (whole(shape),), "betas"
+    pieces = parts(shape, group["layout"], group["split"], group["split_dim"])
+    if pieces and group["role"] != "vector":
+        return method, pieces, "betas"
+    return methods[group["rest"]], (whole(shape),), "rest_betas"
 
 
 def _names(group: dict[str, Any], index: int) -> Sequence[str]:

@@ -19,7 +19,7 @@ class SkipLog:
     def __init__(self) -> None:
         self._seen: Counter[str] = Counter()  # what the host knows of
         self._on_device: dict[tuple[str, ...], Tensor] = {}
-        self._mirror: dict[tuple[str, ...], Tensor] = {}
+        self.copies: dict[tuple[str, ...], Tensor] = {}  # of these, as they arrive on the host
 
     @property
     def total(self) -> int:
@@ -49,15 +49,15 @@ class SkipLog:
             self._on_device[key] = torch.zeros_like(finite, dtype=torch.int64)
             if finite.device.type in ("cuda", "xpu", "cpu"):  # where such a copy does not wait
                 pinned = finite.device.type != "cpu"
-                self._mirror[key] = torch.zeros(len(key), dtype=torch.int64, pin_memory=pinned)
+                self.copies[key] = torch.zeros(len(key), dtype=torch.int64, pin_memory=pinned)
         self._on_device[key] += ~finite
-        if key in self._mirror:
-            self._mirror[key].copy_(self._on_device[key], non_blocking=True)
+        if key in self.copies:
+            self.copies[key].copy_(self._on_device[key], non_blocking=True)
 
     def report(self) -> set[str]:
         """Warn about what has reached the host since the last report, and name it."""
         news = set()
-        for names, counts in self._mirror.items():
+        for names, counts in self.copies.items():
             for name, count in zip(names, counts.tolist(), strict=True):
                 if count > self._seen[name]:
                     news.add(name)

@@ -9,15 +9,17 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, StateDict
 
-from ..validation import DTYPES
 from .bases import SIDES, sides_with_basis
+from .linalg import compute_dtype
 from .matrices import PARAMETER_SHAPED, Part
 from .methods import Method
-from .parameters import Member
-from .units import UNSET, compute_dtype, suffixes
+from .parameters import Reading
+from .units import UNSET
 
 _HOST_STATE: Final = ("clock", "waiting", "exponent")  # steers the host, and so lives in its memory
-_DTYPES: Final = {str(dtype): dtype for dtype in DTYPES}
+_DTYPES: Final = {
+    str(dtype): dtype for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+}
 
 
 def initial_state(
@@ -28,13 +30,15 @@ def initial_state(
     small = wide.to(group["state_dtype"] or wide.dtype)
     momentum = (wide if method.rotated else small).new_zeros(param.shape)
     state = {"step": wide.float(), "exp_avg": momentum}
-    if method.after is not None:
+    if method.averages:
         state["iterate_avg"] = wide.new_zeros(param.shape)
     waiting = 0
-    for suffix, part in zip(suffixes(parts), parts, strict=True):
+    for i, part in enumerate(parts):
+        suffix = f".{i}" if len(parts) > 1 else ""
         matrices = part.shape[:-2] if method.vector is not None else ()
         state["exponent" + suffix] = torch.full(matrices, UNSET)
-        for key, shape in _moments(method, part).items():
+        moments = {} if method.adaptation is None else method.adaptation.moments(part.shape)
+        for key, shape in moments.items():
             if key in PARAMETER_SHAPED:
                 state[key] = small.new_zeros(param.shape)
             else:
@@ -52,11 +56,6 @@ def initial_state(
 def on_host(key: str) -> bool:
     """Whether a state of this name lives in the memory of the host, whatever the device."""
     return key.split(".")[0] in _HOST_STATE
-
-
-def _moments(method: Method, part: Part) -> dict[str, tuple[int, ...]]:
-    """The running averages of the method's adaptation, name → shape."""
-    return {} if method.adaptation is None else method.adaptation.moments(part.shape)
 
 
 def _basis(method: Method, part: Part, group: dict[str, Any], like: Tensor) -> dict[str, Tensor]:
@@ -90,9 +89,9 @@ def _true_dtypes(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def check_loaded(members: Iterable[Member], state: Mapping[Tensor, dict[str, Any]]) -> None:
+def check_loaded(readings: Iterable[Reading], state: Mapping[Tensor, dict[str, Any]]) -> None:
     """Raise an error if a state that was loaded lacks something, or is of another shape."""
-    for m in members:
+    for m in readings:
         like = torch.empty(m.param.shape, dtype=m.param.dtype, device="meta")
         for key, wanted in initial_state(like, m.group, m.method, m.parts).items():
             if key not in state[m.param] and key.startswith("exponent"):

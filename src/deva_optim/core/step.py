@@ -1,178 +1,435 @@
-"""The update of a stack: momentum, basis, direction and adaptation put together.
+"""One step of a batch, from top to bottom: every method passes through `advance_`.
 
-Functions that end in an underscore change the state of the stack they are given.
+    X ← (1 − ηλ) X − η · s · restore(Γ ⊙ direction(project(D)))
+
+    G, M      B×…×n×m        gradient and its EMA
+    D         B×…×n×m        what the momentum shows the direction: M, or with Nesterov a look ahead
+    L, R      B×…×n×n, m×m   EMAs of G Gᵀ and Gᵀ G
+    Q_L, Q_R  as L, R        their eigenbases; None stands for the identity
+    X_        B×…×n×m        X in the basis, Q_Lᵀ X Q_R
+    V, Γ, κ                  running averages, variance adaptation and its bias correction
+    O, U      B×…×n×m        direction and update
+
+The numbers beside the lines are those of “One step of DeVA-S∞” in docs/maths.md. Functions that end
+in an underscore change the state of the batch they are given.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from . import bases
-from .directions import fast_dtype, frobenius, inverse_norm, polar, settled_sign
-from .linalg import Number, Quotient, Term, average_, value
-from .variance import ADAM, Adaptation, Evidence, bias_correction
+from .bases import (
+    BASES,
+    SIDES,
+    eigenbasis_,
+    first_bases,
+    inverse_root_,
+    project,
+    refresh_,
+    restore,
+)
+from .batch import LARGE, Batch, Item, gather, scatter
+from .directions import fast_dtype, polar, settled_sign
+from .linalg import (
+    Number,
+    Quotient,
+    Term,
+    add_,
+    add_gram_,
+    average_,
+    both,
+    frobenius,
+    inverse_norm,
+    over,
+    scaled,
+    value,
+)
+from .measures import basis_drift, msign_error, update_ratio
+from .units import UNSET
+from .variance import ADAM, Adaptation, Evidence, bias_correction, ema_mass
 
-if TYPE_CHECKING:
-    from .batch import Stack
+_T = TypeVar("_T", Tensor, Number)
 
 
-def composed_(stack: Stack) -> tuple[Term, Number]:
-    """restore(Γ ⊙ direction(project(D))) and κ; D is what the momentum shows the direction."""
-    method = stack.method
-    M, D = stack.read("exp_avg"), method.momentum(stack)
+def advance_(b: Batch) -> None:
+    """Take one step of a batch: weights, averages and bases."""
+    basis = b.method.basis
+    if basis is not None:
+        if b.items[0].waiting or b.nonzero is not None:
+            start_(b)
+        if basis.before:
+            renew_roots_(b)
+        elif basis.tracked and b.fresh is not None:
+            accumulate_(b, where=b.fresh)  # 2  the first gradient chooses the basis
+            choose_bases_(b, b.fresh)
+    M, D = momentum_(b)  # 1
+    U, kappa = rooted_(b, M, D) if basis is not None and basis.before else update_(b, M, D)  # 3–5
+    write_(b, U, kappa)  # 5
+    if b.method.averages:
+        average_iterates_(b)
+    if basis is not None and not basis.before:
+        track_bases_(b)  # 6
+    b.write_back()
+
+
+# 1  The momentum, and what it shows the direction -------------------------------------------------
+
+
+def momentum_(b: Batch) -> tuple[Tensor, Tensor]:
+    """M ← β₁ M + (1 − β₁) G, in the coordinates that M is kept in; returns M and D."""
+    beta1, beta2, _ = b.betas
+    M, G = b.state["exp_avg"], gradient_in_basis(b) if b.method.rotated else b.G
+    if b.method.momentum == "lion":
+        D = M.lerp(G, 1 - beta1)
+        M.lerp_(G, b.weight(beta2, b.gate))
+        return M, D
+    M.lerp_(G, b.weight(beta1, b.gate))
+    if b.method.momentum == "ema" and b.group["nesterov"]:
+        return M, G.lerp(M, beta1)
+    return M, M
+
+
+def gradient_in_basis(b: Batch) -> Tensor:
+    """G_ = Q_Lᵀ G Q_R, computed once a step."""
+    if b.projected is None:
+        b.projected = project(b.G, b.Q_L, b.Q_R)
+    return b.projected
+
+
+# 3–5  The update ----------------------------------------------------------------------------------
+
+
+def update_(b: Batch, M: Tensor, D: Tensor) -> tuple[Term, Number]:
+    """restore(Γ ⊙ direction(D_)) and κ; where Γ whitens, restore(direction(Γ ⊙ D_)) and 1."""
+    method, adaptation = b.method, b.method.adaptation
+    turned = b.Q_L is not None or b.Q_R is not None
+    M_, D_ = M, D
+    if turned and not method.rotated:
+        D_ = project(D, b.Q_L, b.Q_R)
+        M_ = D_ if D is M or adaptation is None else project(M, b.Q_L, b.Q_R)
     U: Term
     kappa: Number = 1.0
-    if method.adaptation is None:
-        U = direction_of(stack, in_basis(stack, D))
-    elif method.direction == "sign" and D is M:  # sign(m) |m| is m: no sign needs to be taken
-        M_ = in_basis(stack, M)
-        U, kappa = gamma(stack, method.adaptation, M_, observe_(stack, method.adaptation, M_))
+    if adaptation is None:
+        U = direction(b, D_)
+    elif method.whitens:
+        gamma, _ = gamma_of(b, adaptation, None, observe_(b, adaptation, M_))
+        U = direction(b, value(gamma).mul_(D_))  # a factor such as κ is lost in the direction
+    elif method.direction == "sign" and D_ is M_:
+        # Γ is |M| over the noise, and sign(M) |M| is M: no sign needs to be taken.
+        U, kappa = gamma_of(b, adaptation, M_, observe_(b, adaptation, M_))
     else:
-        U, kappa = _adapted_direction_(stack, method.adaptation, M, D)
-    return _restored(stack, U), kappa
-
-
-def adapted_first_(stack: Stack) -> tuple[Term, Number]:
-    """restore(direction(Γ ⊙ project(D))) and 1; a factor such as κ is lost in the direction."""
-    adaptation = stack.method.adaptation
-    assert adaptation is not None
-    M, D = stack.read("exp_avg"), stack.method.momentum(stack)
-    M_ = in_basis(stack, M)
-    D_ = M_ if D is M else in_basis(stack, D)
-    trust, _ = gamma(stack, adaptation, None, observe_(stack, adaptation, M_))
-    return _restored(stack, direction_of(stack, value(trust).mul_(D_))), 1.0
-
-
-def in_basis(stack: Stack, X: Tensor) -> Tensor:
-    """X, in the coordinates that M is kept in, in those of the basis."""
-    return X if stack.method.rotated else bases.project(X, *stack.bases)
-
-
-def _restored(stack: Stack, U: Term) -> Term:
-    Q_L, Q_R = stack.bases
-    return U if Q_L is None and Q_R is None else bases.restore(value(U), Q_L, Q_R)
+        U, kappa = _adapted_direction_(b, adaptation, M_, D_)
+    return (restore(value(U), b.Q_L, b.Q_R) if turned else U), kappa
 
 
 def _adapted_direction_(
-    stack: Stack, adaptation: Adaptation, M: Tensor, D: Tensor
+    b: Batch, adaptation: Adaptation, M_: Tensor, D_: Tensor
 ) -> tuple[Tensor, Number]:
-    """Γ ⊙ direction(project(D)) and κ."""
-    M_ = in_basis(stack, M)
-    D_ = M_ if D is M else in_basis(stack, D)
-    measured: tuple[Term, ...] = ()
-    if adaptation.source != "direction":
-        measured = observe_(stack, adaptation, M_)
-    signal = M_.abs() if stack.method.direction == "sign" else None
-    O = value(direction_of(stack, D_))
-    del M_, D_  # Γ has use for their memory
-    if adaptation.source == "direction":
-        measured = observe_(stack, adaptation, O)
-    trust, kappa = gamma(stack, adaptation, signal, measured)
-    return value(trust).mul_(O), kappa
+    """Γ ⊙ direction(D_) and κ. V takes in M_ first: the direction may use up its memory."""
+    of_direction = adaptation.source == "direction"
+    measured = () if of_direction else observe_(b, adaptation, M_)
+    signal = M_.abs() if b.method.direction == "sign" else None
+    O = value(direction(b, D_))
+    del M_, D_  # Freed here: Γ is allocated next.
+    if of_direction:
+        measured = observe_(b, adaptation, O)
+    gamma, kappa = gamma_of(b, adaptation, signal, measured)
+    gamma = value(gamma)
+    if b.record is not None:
+        b.record["gamma_norm"] = torch.linalg.matrix_norm(gamma * kappa)
+        b.record["gamma_mean"] = (gamma * kappa).mean((-2, -1))
+    return gamma.mul_(O), kappa
 
 
-def observe_(stack: Stack, adaptation: Adaptation, X: Tensor) -> tuple[Term, ...]:
+def direction(b: Batch, D: Tensor) -> Term:
+    """The direction of D; its memory is used up if D is not the momentum itself."""
+    sign = torch.sign if b.method.basis is None else settled_sign
+    if b.method.direction == "sign":
+        return sign(D)
+    if b.group["sign_stabilize"]:
+        D = sign(D)
+    dtype = b.group["msign_dtype"] or fast_dtype(D)
+    O = polar(D, b.group["msign"], dtype=dtype, scratch=D is not b.state["exp_avg"])
+    if b.record is not None:
+        b.record["msign_error"] = msign_error(value(O))
+    return O
+
+
+def observe_(b: Batch, adaptation: Adaptation, X: Tensor) -> tuple[Term, ...]:
     """What is measured of X (or of the gradient in its place), also taken into the averages."""
-    if adaptation.source == "gradient":
-        X = stack.projected
-    measured = adaptation.measure(X)
-    names = tuple(adaptation.moments(stack.part.shape))
-    weight = stack.weight(stack.betas[1], stack.gate)
-    for name, term in zip(names, measured, strict=True):
-        average_(stack.read(name), term, weight)
-    stack.commit(*names)
+    measured = adaptation.measure(gradient_in_basis(b) if adaptation.source == "gradient" else X)
+    weight = b.weight(b.betas[1], b.gate)
+    for name, term in zip(adaptation.averages, measured, strict=True):
+        average_(b.state[name], term, weight)
     return measured
 
 
-def gamma(
-    stack: Stack, adaptation: Adaptation, signal: Tensor | None, measured: tuple[Term, ...]
+def gamma_of(
+    b: Batch, adaptation: Adaptation, signal: Tensor | None, measured: tuple[Term, ...]
 ) -> tuple[Tensor | Quotient, Number]:
     """Γ and κ, from the running averages."""
-    beta1, beta2, _ = stack.betas
-    moments = tuple(stack.read(name) for name in adaptation.moments(stack.part.shape))
-    w = stack.counted(adaptation.mass, beta1, beta2)
-    kappa = stack.counted(bias_correction, adaptation, beta1, beta2)
-    mean = None if stack.mean is None else stack.broadcast(stack.mean)
-    evidence = Evidence(signal, measured, moments, w, stack.group["eps"], stack.unit, mean)
+    beta1, beta2, _ = b.betas
+    moments = tuple([b.state[name] for name in adaptation.averages])
+    w: Number = 1.0
+    kappa: Number = 1.0
+    if adaptation.kappa is not None:
+        w = b.counted(adaptation.mass, beta1, beta2)
+        kappa = b.counted(bias_correction, adaptation, beta1, beta2)
+    mean = None if b.mean is None else b.broadcast(b.mean)
+    evidence = Evidence(signal, measured, moments, w, b.group["eps"], b.unit, mean)
     return adaptation.gamma(evidence), kappa
 
 
-def shampoo_(stack: Stack) -> tuple[Term, Number]:
-    """L^(−1/4) M R^(−1/4), grafted to the size of Adam's update where a second moment is kept."""
-    M, D = stack.read("exp_avg"), stack.method.momentum(stack)
-    P_L, P_R = (stack.read(k) if stack.has(k) else None for k in ("root_left", "root_right"))
-    U = bases.restore(D, P_L, P_R)  # the roots are symmetric
-    if stack.method.adaptation is None:
+def rooted_(b: Batch, M: Tensor, D: Tensor) -> tuple[Term, Number]:
+    """Shampoo: L^(−1/4) D R^(−1/4), given the size of Adam's update if a second moment is kept."""
+    U = restore(D, b.state.get("root_left"), b.state.get("root_right"))  # the roots are symmetric
+    if b.method.adaptation is None:
         return U, 1.0
-    A, kappa = gamma(stack, ADAM, M, observe_(stack, ADAM, M))
+    A, kappa = gamma_of(b, ADAM, M, observe_(b, ADAM, M))
     U = value(U)
     return U * (frobenius(value(A)) * inverse_norm(U)), kappa
 
 
-# How the momentum takes in a gradient, and what it shows the direction --------------------------
+def write_(b: Batch, U: Term, kappa: Number) -> None:
+    """X ← (1 − ηλ) X − η s κ U for every parameter of the batch."""
+    rate = learning_rate(b.items[0], b.part.shape, b.dtype)
+    factor = rate * b.method.scale(U, b.part.shape) * kappa
+    shrink: Number = rate * b.group["weight_decay"]
+    if b.record is not None:
+        size = torch.div(U.over, U.under) if isinstance(U, Quotient) else value(U)
+        b.record["update_ratio"] = update_ratio(factor * size, b.weights())
+    if b.decays is not None:
+        shrink = b.broadcast(b.decays).to(b.dtype) * shrink
+    if b.gate is not None:
+        U, factor = scaled(U, factor, where=b.broadcast(b.gate)), 1.0
+    elif isinstance(factor, Tensor):
+        U, factor = scaled(U, factor), 1.0
+    U = U if len(b.items) == 1 else value(U)
+    for i, item in enumerate(b.items):
+        X = item.param if b.plain else b.part.slice(item.param)
+        wide = X.to(b.dtype) if b.plain else b.part.cut(X).to(b.dtype)
+        mine = U[i : i + 1] if isinstance(U, Tensor) else U
+        lost = shrink[i : i + 1] if isinstance(shrink, Tensor) and shrink.ndim else shrink
+        add_(wide.unsqueeze(0), mine, keep=1 - lost, weight=-factor)
+        if wide.data_ptr() != X.data_ptr():  # a copy: in half precision, or not laid out for it
+            X.copy_(_within_range(X.dtype, b.part.unfold(wide, item.param)))
 
 
-def plain_ema_(stack: Stack) -> Tensor:
-    """M ← β₁ M + (1 − β₁) G, in the coordinates that M is kept in; the direction sees M."""
-    M = stack.read("exp_avg")
-    M.lerp_(gradient_beside_momentum(stack), stack.weight(stack.betas[0], stack.gate))
-    stack.commit("exp_avg")
-    return M
+def _within_range(dtype: torch.dtype, X: Tensor) -> Tensor:
+    """X, held to the largest number of float16 if that is what it is stored in."""
+    return X.clamp(-(most := torch.finfo(dtype).max), most) if dtype == torch.float16 else X
 
 
-def ema_(stack: Stack) -> Tensor:
-    """The same; with Nesterov the direction sees β₁ M + (1 − β₁) G."""
-    M = plain_ema_(stack)
-    return looked_ahead(stack, M) if stack.group["nesterov"] else M
+def decay_(e: Item) -> None:
+    """X ← (1 − ηλ) X: all that happens to a parameter that rests."""
+    dtype = e.reading.dtype
+    for part in e.parts:
+        X = part.slice(e.param)
+        rate = learning_rate(e, part.shape, dtype)
+        X.copy_(X.to(dtype) * (1 - rate * e.reading.group["weight_decay"]))
 
 
-def looked_ahead(stack: Stack, M: Tensor) -> Tensor:
-    """β₁ M + (1 − β₁) G, in the coordinates of M."""
-    return gradient_beside_momentum(stack).lerp(M, stack.betas[0])
+def learning_rate(e: Item, shape: tuple[int, ...], dtype: torch.dtype) -> Number:
+    """η, times what the method makes of the shape."""
+    lr: Number = e.reading.group["lr"]
+    lr = lr.reshape(()).to(dtype) if isinstance(lr, Tensor) else lr
+    return lr if e.reading.method.rate is None else lr * e.reading.method.rate(shape)
 
 
-def gradient_beside_momentum(stack: Stack) -> Tensor:
-    """G, in the coordinates that M is kept in."""
-    return stack.projected if stack.method.rotated else stack.G
+def average_iterates_(b: Batch) -> None:
+    """A ← ρ A + (1 − ρ) X, the average of the iterates that SPlus is judged by."""
+    b.state["iterate_avg"].lerp_(b.weights(), b.weight(b.group["ema_rate"], b.gate))
 
 
-def lion_(stack: Stack) -> Tensor:
-    """The direction sees β₁ M + (1 − β₁) G, then M ← β₂ M + (1 − β₂) G."""
-    beta1, beta2, _ = stack.betas
-    M = stack.read("exp_avg")
-    D = M.lerp(stack.G, 1 - beta1)
-    M.lerp_(stack.G, stack.weight(beta2, stack.gate))
-    stack.commit("exp_avg")
-    return D
+# 2, 6  Covariances and bases ----------------------------------------------------------------------
+#
+# A gradient that is exactly zero says nothing about the covariances: the basis of a matrix starts
+# with its first gradient that is not.
 
 
-# What multiplies the learning rate --------------------------------------------------------------
+def start_(b: Batch) -> None:
+    """Find the matrices whose basis starts with this gradient, and those whose step counts.
+
+    Needed while a parameter has matrices without a basis, which makes the host wait for the device
+    as the first decomposition does in any case, and where a matrix of several has no gradient.
+    """
+    every = torch.ones(b.G.shape[:-2], dtype=torch.bool, device=b.G.device)
+    nonzero = every if b.nonzero is None else b.nonzero
+    counts = nonzero if b.method.rests else every
+    if b.items[0].waiting and {"covariance_left", "covariance_right"} & b.names.keys():
+        begun = torch.stack([_begun(e, b.index) for e in b.items])
+        b.fresh = both(nonzero & ~begun.to(nonzero.device), b.finite)
+        for item, fresh in zip(b.items, b.fresh, strict=True):
+            item.state["waiting"].sub_(int(fresh.sum()))
+        if b.group["skip_first"]:
+            counts = counts & ~b.fresh
+            b.gate = both(b.taken, ~b.fresh)
+            b.decays = both(b.finite, ~b.fresh)
+    key = "idle" + b.items[0].reading.suffixes[b.index]
+    for counted, e in zip(counts, b.items, strict=True):
+        if (idle := e.state.get(key)) is not None:
+            took_part = counted if e.finite is None else counted & e.finite
+            idle.add_(e.counted).sub_(took_part.to(idle.dtype))
 
 
-def unit_rate(shape: tuple[int, ...]) -> float:
-    """1: the learning rate is what the user gave."""
-    return 1.0
+def _begun(e: Item, index: int) -> Tensor:
+    """Which matrices of a part had a gradient before this one."""
+    return e.exponents(index) != UNSET if e.begun is None else e.begun[index]
 
 
-def mean_side_rate(shape: tuple[int, ...]) -> float:
-    """2 / (n + m), SPlus's rate for a matrix."""
-    return 2.0 / (shape[-2] + shape[-1])
+def accumulate_(b: Batch, where: Tensor | None = None) -> None:
+    """L ← β₃ L + (1 − β₃) G Gᵀ, and R likewise, on the sides that have one."""
+    beta3, gate = b.betas[2], b.taken if where is None else both(b.taken, where)
+    G = b.G if where is None else torch.where(b.broadcast(where), b.G, 0)
+    keep = 1 - b.weight(beta3, gate)
+    for key, A in (("covariance_left", G), ("covariance_right", G.mT)):
+        if key in b.state:
+            add_gram_(b.state[key], A, keep=keep, weight=1 - beta3)
+            if len(b.items) > 1:
+                scatter(b.state[key], b.tensors(key))
+        elif key in b.names:  # large ones, where they are
+            for i, L in enumerate(b.tensors(key)):
+                add_gram_(L[None], _take([i], A), keep=_take([i], keep), weight=1 - beta3)
 
 
-def vector_rate(shape: tuple[int, ...]) -> float:
-    """0.001, SPlus's rate for what is not a matrix."""
-    return 1e-3
+def choose_bases_(b: Batch, fresh: Tensor) -> None:
+    """Q_L and Q_R of the matrices that start with this gradient, from the gradient itself."""
+    left, right = "basis_left" in b.names, "basis_right" in b.names
+    for member, *matrix in fresh.nonzero().tolist():
+        at = (member, *matrix)
+        for key, Q in zip(BASES, first_bases(b.G[at], left=left, right=right), strict=True):
+            if Q is not None:
+                b.state[key][at] = Q
+    for key in BASES:
+        if key in b.names and len(b.items) > 1:
+            scatter(b.state[key], b.tensors(key))
 
 
-def direction_of(stack: Stack, D: Tensor) -> Term:
-    """The direction of D; its memory is used up if D is not the momentum itself."""
-    sign = torch.sign if stack.method.basis is None else settled_sign
-    if stack.method.direction == "sign":
-        return sign(D)
-    if stack.group["sign_stabilize"]:
-        D = sign(D)
-    dtype = stack.group["msign_dtype"] or fast_dtype(D)
-    return polar(D, stack.group["msign"], dtype=dtype, scratch=D is not stack.read("exp_avg"))
+def track_bases_(b: Batch) -> None:
+    """Take the gradient into the covariances, and renew the bases that are due.
+
+    The gradient that chose a basis is in its covariances already. SPlus, whose first step has the
+    identity, chooses a basis here.
+    """
+    tracked = b.method.basis is not None and b.method.basis.tracked
+    known = ~b.fresh if tracked and b.fresh is not None else None
+    accumulate_(b, known)
+    if b.record is not None:
+        b.record |= _drifts(b)
+    if not tracked and b.fresh is not None:
+        choose_bases_(b, b.fresh)
+    due = _due(b)
+    if not due:
+        return
+    if not tracked:
+        renew_(b, "basis", eigenbasis_, due)
+        return
+    kept, mask = [], both(b.taken, known)
+    if b.method.rotated:  # M is taken along from the old basis to the new one
+        for some in _together(b, "exp_avg", due):
+            M = _take(some, b.state["exp_avg"])
+            kept.append((some, value(restore(M, *_bases_of(b, some)))))
+    renew_(b, "basis", refresh_, due, known)
+    for some, M in kept:
+        new, old = project(M, *_bases_of(b, some)), _take(some, b.state["exp_avg"])
+        new = new if mask is None else torch.where(over(_take(some, mask), new), new, old)
+        b.state["exp_avg"][some] = new
+
+
+def _bases_of(b: Batch, some: list[int]) -> tuple[Tensor | None, Tensor | None]:
+    """Q_L and Q_R of some members, as the parameters have them now."""
+    found: list[Tensor | None] = []
+    for key in BASES:
+        tensors = b.tensors(key) if key in b.names else None
+        chosen = None if tensors is None else [tensors[i] for i in some]
+        found.append(None if chosen is None else gather(chosen, b.dtype))
+    return found[0], found[1]
+
+
+def _due(b: Batch) -> list[int]:
+    """The members whose clock says that it is time for a refresh, or whose units have changed."""
+    period, found = b.group["refresh_every"], []
+    for i, e in enumerate(b.items):
+        if e.renews or (e.clock > 0 and e.clock % period == 0):
+            found.append(i)
+    return found
+
+
+def renew_(
+    b: Batch,
+    name: str,
+    solve_: Callable[..., None],
+    members: list[int],
+    where: Tensor | None = None,
+    mass: Number | None = None,
+    **settings: Number,
+) -> None:
+    """Renew what is made of the covariances, over their mass, on the sides that have it.
+
+    The settings are numbers for each matrix, which are told to `solve_`.
+    """
+    mask = both(b.taken, where)
+    for side in SIDES:
+        for some in _together(b, f"{name}_{side}", members):
+            with b.some(f"covariance_{side}", some) as C, b.some(f"{name}_{side}", some) as Q:
+                L = C if mass is None else C / _take(some, mass)
+                solve = partial(solve_, **{key: _take(some, x) for key, x in settings.items()})
+                if mask is None:
+                    solve(L, Q)
+                else:
+                    _solve_where_(_take(some, mask), solve, L, Q)
+
+
+def _solve_where_(mask: Tensor, solve_: Callable[..., None], L: Tensor, Q: Tensor) -> None:
+    new = Q.clone()
+    solve_(L, new)
+    good = both(mask, new.isfinite().all(-1).all(-1))
+    Q.copy_(torch.where(good[..., None, None], new, Q))
+
+
+def renew_roots_(b: Batch) -> None:
+    """Shampoo: the gradient takes part in the root that is applied to it."""
+    accumulate_(b)
+    root = 2 * sum(f"root_{side}" in b.names for side in SIDES)
+    mass = b.counted(ema_mass, b.betas[2])  # the covariances start from zero
+    # ε in the units of the covariances, which are the squares of those of the gradient
+    eps = b.group["eps"] / b.unit / b.unit
+    solve_ = partial(inverse_root_, root=root)
+    if b.fresh is not None:
+        everyone = list(range(len(b.items)))
+        renew_(b, "root", solve_, everyone, where=b.fresh, mass=mass, eps=eps)
+    renew_(b, "root", solve_, _due(b), mass=mass, eps=eps)
+
+
+def _drifts(b: Batch) -> dict[str, Tensor]:
+    """How far the covariances have moved from the bases, on the sides that have one."""
+    found = {}
+    for side in SIDES:
+        if f"basis_{side}" in b.names:
+            C = gather(b.tensors(f"covariance_{side}"), b.dtype).tril()  # a large one has no more
+            found[f"drift_{side}"] = basis_drift(C + C.tril(-1).mT, b.state[f"basis_{side}"])
+    return found
+
+
+def _together(b: Batch, key: str, members: list[int]) -> Iterator[list[int]]:
+    """The members in batches: small matrices all at once, large ones one by one, where they are."""
+    if not members or key not in b.names:
+        return
+    if b.state[key].shape[-1] < LARGE:
+        yield members
+    else:
+        yield from ([i] for i in members)
+
+
+def _take(some: list[int], X: _T) -> _T:
+    """What a stacked tensor has for some members; a number is the same for all."""
+    if not isinstance(X, Tensor) or X.ndim == 0 or len(some) == len(X):
+        return X
+    if len(some) == 1:
+        return X[some[0] : some[0] + 1]
+    return torch.stack([X[i] for i in some])

@@ -11,18 +11,13 @@ the norm of the first gradient lies between 4e-9 and 3e8 and none is above 1e15.
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
-from .linalg import over
+from .linalg import ORDINARY, matrix_norms, over
 from .matrices import PARAMETER_SHAPED, Part
-from .variance import DIRECTION
-
-if TYPE_CHECKING:
-    from .batch import Entry
 
 UNSET: Final = -(2**31)
 """The exponent of a matrix that has had no gradient yet."""
@@ -32,71 +27,18 @@ UNSET: Final = -(2**31)
 _STEP: Final = {torch.float32: 56, torch.float64: 448}
 _LARGEST: Final = {torch.float32: 112, torch.float64: 896}  # 2^±112 reaches every normal float32
 
-# Within these bounds a norm that was computed without care is right.
-_ORDINARY: Final = {
-    torch.float32: (2.0**-40, 2.0**50),
-    torch.float64: (2.0**-400, 2.0**400),
+# The power of the unit that each state is measured in; all others have none.
+_POWERS: Final = {
+    "exp_avg": 1,
+    "exp_avg_rows": 1,
+    "exp_avg_cols": 1,
+    "exp_avg_sq": 2,
+    "covariance_left": 2,
+    "covariance_right": 2,
 }
 
-
-def compute_dtype(X: Tensor) -> torch.dtype:
-    """The precision of the computation: float64 for float64, float32 for everything else."""
-    return torch.float64 if X.dtype == torch.float64 else torch.float32
-
-
-def host_sees(device: torch.device) -> bool:
-    """Whether the host may look at a value without waiting for the device."""
-    return device.type == "cpu"
-
-
-def scalar_dtype(device: torch.device) -> torch.dtype:
-    """The precision of bias corrections and norms: float64 wherever the device has it."""
-    return torch.float32 if device.type == "mps" else torch.float64
-
-
-# Norms that neither underflow nor overflow ------------------------------------------------------
-
-
-def norms(tensors: list[Tensor], dtype: torch.dtype) -> Tensor:
-    """The norm of each tensor, all of one device, in the precision of `scalar_dtype`."""
-    device = tensors[0].device
-    if not host_sees(device):
-        wide = scalar_dtype(device)
-        if wide == torch.float64:
-            return torch.stack(list(torch._foreach_norm(tensors, 2, dtype=wide)))
-        return torch.stack([_careful_norm(X.flatten(), (0,), False) for X in tensors])
-    found = torch.stack(list(torch._foreach_norm(tensors, 2, dtype=dtype))).double()
-    low, high = _ORDINARY[dtype]
-    for i, size in enumerate(found.tolist()):
-        if not low < size < high:
-            found[i] = _careful_norm(tensors[i].flatten(), (0,), False)
-    return found
-
-
-def matrix_norms(X: Tensor, *, keepdim: bool = False) -> Tensor:
-    """The Frobenius norm of each matrix of a batch, in the precision of `scalar_dtype`."""
-    if host_sees(X.device):
-        dtype = compute_dtype(X)
-        norm: Tensor = torch.linalg.vector_norm(X, dim=(-2, -1), keepdim=keepdim, dtype=dtype)
-        low, high = _ORDINARY[norm.dtype]
-        least, most = norm.aminmax()
-        if low < least.item() and most.item() < high:
-            return norm.double()
-    return _careful_norm(X, (-2, -1), keepdim)
-
-
-def _careful_norm(X: Tensor, dim: tuple[int, ...], keepdim: bool) -> Tensor:
-    wide, norm = scalar_dtype(X.device), torch.linalg.vector_norm
-    if X.dtype != torch.float64 and wide == torch.float64:  # squares of float32 fit into float64
-        found: Tensor = norm(X, dim=dim, keepdim=keepdim, dtype=wide)
-        return found
-    X = X.to(wide)
-    top = norm(X, math.inf, dim=dim, keepdim=True).clamp_min(torch.finfo(wide).tiny)
-    found = norm(X / top, dim=dim, keepdim=True) * top
-    return found if keepdim else found.squeeze(dim)
-
-
-# Exponents --------------------------------------------------------------------------------------
+LARGEST_SIZE: Final = {dtype: high for dtype, (_, high) in ORDINARY.items()}
+"""The size, in units, from which on squares come near the end of the range."""
 
 
 def exponents_of(sizes: Tensor, dtype: torch.dtype, kept: torch.dtype) -> Tensor:
@@ -110,27 +52,11 @@ def exponents_of(sizes: Tensor, dtype: torch.dtype, kept: torch.dtype) -> Tensor
     return torch.where(usable, found.clamp_(-most, most).long(), UNSET)
 
 
-def narrowed(grad: Tensor, param: Tensor) -> Tensor:
-    """A gradient in float64 of a narrower parameter, in float32, which may be too small for it."""
-    wider = grad.dtype == torch.float64 and param.dtype != torch.float64
-    return grad.float() if wider else grad
-
-
 def in_units(X: Tensor) -> Tensor:
     """Each matrix of X over its power of two; X is not changed."""
     sizes = matrix_norms(X, keepdim=True)
     exponents = exponents_of(sizes.clamp_min(torch.finfo(X.dtype).tiny), X.dtype, X.dtype)
     return X * torch.exp2(-exponents.to(X.dtype))
-
-
-def suffixes(parts: tuple[Part, ...]) -> list[str]:
-    """What the names of the state of each part end in."""
-    return [f".{i}" for i in range(len(parts))] if len(parts) > 1 else [""]
-
-
-def exponents(e: Entry) -> list[Tensor]:
-    """The exponents of the matrices of each part, on the host."""
-    return [e.state["exponent" + suffix] for suffix in suffixes(e.parts)]
 
 
 def as_units(exponents: Tensor, like: Tensor) -> Tensor:
@@ -143,90 +69,25 @@ def is_scaled(exponents: Tensor) -> bool:
     return not {0, UNSET}.issuperset(exponents.flatten().tolist())
 
 
-# What a gradient does to them -------------------------------------------------------------------
+def rescale_(
+    state: dict[str, Any], part: Part, suffix: str, change: Tensor, *, variance: bool
+) -> None:
+    """Bring the state of a part to other units; `change` is the old exponent less the new one.
 
-
-def fit_(e: Entry) -> None:
-    """Choose the units of an entry's matrices by their gradient, and find those that have none.
-
-    On an accelerator units are chosen while the host waits for it in any case, at a first step.
-    After that a gradient that is too large for them counts as not finite; when the host has heard
-    of it, it waits once more and raises them.
+    Args:
+        state: That of the parameter.
+        part, suffix: The part, and what the names of its state end in.
+        change: On the device of the state; one number for each matrix.
+        variance: Whether `exp_avg_sq` averages squared gradients; that of a direction has no unit.
     """
-    dtype, on_host = compute_dtype(e.param), isinstance(e.size, float)
-    tiny = torch.finfo(dtype).tiny
-    if isinstance(e.size, float) and _is_one(e):
-        unit = e.state["exponent"].item()
-        if tiny <= e.size < _most(e) * 2.0**unit:  # nearly always
-            e.scaled = unit != 0
-            return
-    e.begun, e.nonzero, e.scaled = [], [], False
-    for suffix, part, old in zip(suffixes(e.parts), e.parts, exponents(e), strict=True):
-        sizes, new = _sizes(e, part), old
-        asks = e.asks or e.waiting or {UNSET}.issuperset(old.flatten().tolist())
-        if on_host or (asks and bool(e.finite)):
-            seen = sizes.cpu()
-            held = seen < _most(e) * torch.exp2(old.to(seen))
-            new = torch.where(held, old, exponents_of(seen, dtype, _kept_dtype(e)))
-            if not torch.equal(old, new):
-                _rescale_(e, suffix, old, new)
-        e.begun.append(old != UNSET)
-        e.nonzero.append(None if on_host and bool((sizes >= tiny).all()) else sizes >= tiny)
-        e.scaled |= is_scaled(new)
-        if not on_host:
-            assert e.finite is not None
-            unit = as_units(new, sizes) if e.scaled else 1.0
-            e.finite = e.finite & (sizes < _most(e) * unit).all()
-        old.copy_(new)
-
-
-def fits(e: Entry) -> bool:
-    """Whether the gradient is finite and its units can hold it; waits for the device."""
-    e.size = norms([e.grad], compute_dtype(e.grad))[0]
-    return all(
-        bool((sizes < _most(e) * as_units(x, sizes)).all())
-        for x, sizes in zip(exponents(e), (_sizes(e, part) for part in e.parts), strict=True)
-    )
-
-
-def _most(e: Entry) -> float:
-    """The size, in units, from which on squares come near the end of the range."""
-    return _ORDINARY[_kept_dtype(e)][1]
-
-
-def _kept_dtype(e: Entry) -> torch.dtype:
-    """The dtype whose range the state has: that of the computation, or a narrower one."""
-    narrow = e.group["state_dtype"] in (torch.float32, torch.bfloat16)
-    return torch.float32 if narrow else compute_dtype(e.param)
-
-
-def _sizes(e: Entry, part: Part) -> Tensor:
-    """The sizes of the gradients of the matrices of a part, in the shape of its exponents."""
-    if not _is_one(e):
-        return matrix_norms(part.fold(e.grad))
-    return e.size if isinstance(e.size, Tensor) else torch.tensor(e.size, dtype=torch.float64)
-
-
-def _is_one(e: Entry) -> bool:
-    """Whether the size of the gradient is that of a single matrix, or of no matrix at all."""
-    return e.method.vector is None or (len(e.parts) == 1 and len(e.parts[0].shape) == 2)
-
-
-def _rescale_(e: Entry, suffix: str, old: Tensor, new: Tensor) -> None:
-    """Bring the state of a part from one unit to a larger one."""
-    change = (old - new).to(e.param.device)
-    powers = {"exp_avg": 1, "exp_avg_rows": 1, "exp_avg_cols": 1}
-    powers |= {"covariance_left": 2, "covariance_right": 2}
-    if e.method.adaptation is not DIRECTION:  # which has no unit
-        powers["exp_avg_sq"] = 2
-    part = e.parts[int(suffix[1:] or 0)]
-    for key, power in powers.items():
-        if key in PARAMETER_SHAPED and key in e.state:
-            X = part.fold(e.state[key])
-        elif key + suffix in e.state:
-            X = e.state[key + suffix]
+    for key, power in _POWERS.items():
+        if key == "exp_avg_sq" and not variance:
+            continue
+        if key in PARAMETER_SHAPED and key in state:
+            X = part.fold(state[key])
+        elif key + suffix in state:
+            X = state[key + suffix]
         else:
             continue
         factor = torch.exp2((power * change).float()).to(X.dtype)
         X.mul_(over(factor, X))
-    e.renews |= f"root_left{suffix}" in e.state or f"root_right{suffix}" in e.state

@@ -12,7 +12,7 @@ exact bias correction: κ Γ ≡ 1 at every step. Each part (source, correction,
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -39,26 +39,35 @@ class Adaptation(NamedTuple):
 
     Attributes:
         source: What is measured: the momentum, the gradient, or the direction itself.
-        moments: The running averages it keeps: name of the state → shape, from …, n, m.
+        averages: The names of the running averages that it keeps.
         measure: source → what each running average averages.
         mass: t, β₁, β₂ → w.
-        kappa: s, w → κ.
+        kappa: s, w → κ; None where κ is 1 at every step.
         gamma: Evidence → Γ before the bias correction. Given M for the signal |M|, an elementwise
             adaptation returns Γ ⊙ sign(M), bit for bit.
+        formula: Γ as the table of methods shows it.
         waits: Whether its count of steps starts at the first gradient that is not zero.
+        whole_mean: Whether ε is relative to the mean of V over the whole parameter.
     """
 
     source: Literal["momentum", "gradient", "direction"]
-    moments: Callable[[Shape], dict[str, Shape]]
+    averages: tuple[str, ...]
     measure: Callable[[Tensor], tuple[Term, ...]]
     mass: Callable[[Number, float, float], Number]
-    kappa: Callable[[Number, Number], Number]
+    kappa: Callable[[Number, Number], Number] | None
     gamma: Callable[[Evidence], Tensor | Quotient]
+    formula: str
     waits: bool = False
+    whole_mean: bool = False
+
+    def moments(self, shape: Shape) -> dict[str, Shape]:
+        """The running averages of matrices of a shape …, n, m: name of the state → its shape."""
+        return {name: _SHAPES[name](shape) for name in self.averages}
 
 
 def bias_correction(t: Number, adaptation: Adaptation, beta1: float, beta2: float) -> Number:
     """κ after t steps."""
+    assert adaptation.kappa is not None
     return adaptation.kappa(ema_mass(t, beta1), adaptation.mass(t, beta1, beta2))
 
 
@@ -97,7 +106,7 @@ def square(X: Tensor) -> tuple[Square]:
     return (Square(X),)
 
 
-def norms(X: Tensor) -> tuple[Tensor, Tensor]:
+def side_norms(X: Tensor) -> tuple[Tensor, Tensor]:
     """r and c: the norms of the rows and of the columns of X."""
     squares = X.square()  # torch's own norm of columns is five times slower on a CPU
     return squares.sum(-1, keepdim=True).sqrt_(), squares.sum(-2, keepdim=True).sqrt_()
@@ -105,7 +114,7 @@ def norms(X: Tensor) -> tuple[Tensor, Tensor]:
 
 def norm_products(X: Tensor) -> tuple[Product]:
     """r cᵀ."""
-    return (Product(*norms(X)),)
+    return (Product(*side_norms(X)),)
 
 
 # κ ---------------------------------------------------------------------------------------------
@@ -121,10 +130,6 @@ def _ratio(s: Number, w: Number) -> Number:
 
 def _root(s: Number, w: Number) -> Number:
     return w**0.5
-
-
-def _one(s: Number, w: Number) -> Number:
-    return 1.0
 
 
 # Γ ---------------------------------------------------------------------------------------------
@@ -194,21 +199,20 @@ def _beyond_underflow(noise: Tensor) -> Tensor:
     return noise.masked_fill(noise < 8 * torch.finfo(noise.dtype).tiny ** 0.5, torch.inf)
 
 
-def _full(shape: Shape) -> dict[str, Shape]:
-    return {"exp_avg_sq": shape}
-
-
-def _rows_and_columns(shape: Shape) -> dict[str, Shape]:
-    *lead, n, m = shape
-    return {"exp_avg_rows": (*lead, n, 1), "exp_avg_cols": (*lead, 1, m)}
-
+_SHAPES: Final[dict[str, Callable[[Shape], Shape]]] = {
+    "exp_avg_sq": lambda shape: shape,
+    "exp_avg_rows": lambda shape: (*shape[:-1], 1),
+    "exp_avg_cols": lambda shape: (*shape[:-2], 1, shape[-1]),
+}
+_V: Final = ("exp_avg_sq",)
+_V_R_V_C: Final = ("exp_avg_rows", "exp_avg_cols")
 
 # fmt: off
-ADAM          = Adaptation("gradient", _full, square, gradient_mass, _root_ratio, _adam)
-LINF          = Adaptation("momentum", _full, square, squared_momentum_mass, _root_ratio, _linf, waits=True)
-SPECTRAL      = Adaptation("momentum", _full, norm_products, squared_momentum_mass, _root_ratio, _spectral, waits=True)
-INSTANTANEOUS = Adaptation("gradient", _full, norm_products, gradient_mass, _root, _spectral, waits=True)
-FACTORED      = Adaptation("momentum", _rows_and_columns, norms, momentum_mass, _ratio, _factored, waits=True)
-WHITENING     = Adaptation("gradient", _full, square, gradient_mass, _one, _whitening, waits=True)
-DIRECTION     = Adaptation("direction", _full, square, gradient_mass, _one, _direction)
+ADAM          = Adaptation("gradient", _V, square, gradient_mass, _root_ratio, _adam, "|M| / √EMA[G²]")
+LINF          = Adaptation("momentum", _V, square, squared_momentum_mass, _root_ratio, _linf, "|M| / √EMA[M²]", waits=True, whole_mean=True)
+SPECTRAL      = Adaptation("momentum", _V, norm_products, squared_momentum_mass, _root_ratio, _spectral, "√(r cᵀ / EMA[r cᵀ])", waits=True)
+INSTANTANEOUS = Adaptation("gradient", _V, norm_products, gradient_mass, _root, _spectral, "√(r cᵀ / EMA[r cᵀ of G])", waits=True)
+FACTORED      = Adaptation("momentum", _V_R_V_C, side_norms, momentum_mass, _ratio, _factored, "√(r cᵀ / EMA[r] EMA[c]ᵀ)", waits=True)
+WHITENING     = Adaptation("gradient", _V, square, gradient_mass, None, _whitening, "1 / √EMA[G²]", waits=True)
+DIRECTION     = Adaptation("direction", _V, square, gradient_mass, None, _direction, "1 / √EMA[O²]")
 # fmt: on
