@@ -59,7 +59,8 @@ def must_skip(
 
     Every method takes whatever is finite. Nothing is said of a gradient that rounds to infinity in
     the precision of its weight, of squares that only a narrower dtype of the state cannot hold, and
-    on the device's path of a gradient far too large for units that earlier ones have chosen.
+    on the device's path of a gradient far too large for units that earlier ones have chosen, or for
+    a unit of 1, which a matrix has whose first gradient comes after those of others beside it.
     """
     if not grad.isfinite().all():
         return True
@@ -73,7 +74,7 @@ def must_skip(
     if narrow - 1 < 2 * size < _exponents(wide) - 1:
         return None
     exponents = [x.flatten() for key, x in state.items() if key.startswith("exponent")]
-    units = [e for x in exponents for e in x.tolist() if e > -1024]
+    units = [e if e > -1024 else 0 for x in exponents for e in x.tolist()]
     kept = torch.float32 if member.group["state_dtype"] in _NARROW else wide
     far = _FAR[kept] + min(units, default=0)
     return None if path == "device" and size > far else False
@@ -198,8 +199,10 @@ def _decays_only(i: int, part: Part, zero: Tensor, param: Tensor, b: Before) -> 
     old, new = part.fold(b.weight)[zero].double(), part.fold(param.detach())[zero].double()
     # 1 − ηλ and its product with X are rounded in the precision of the computation, then the
     # result in that of the weight: half a unit each, and half of that again for a rate in float32.
-    unit = torch.finfo(compute_dtype(param)).eps + torch.finfo(param.dtype).eps
-    if ((new - (1 - shrink) * old).abs() > 2 * unit * old.abs()).any():
+    # Below the smallest normal number a unit is the smallest number of all.
+    wide, own = torch.finfo(compute_dtype(param)), torch.finfo(param.dtype)
+    rounding = (wide.eps + own.eps) * old.abs() + wide.eps * wide.tiny + own.eps * own.tiny
+    if ((new - (1 - shrink) * old).abs() > 2 * rounding).any():
         raise Fault("a zero gradient rests", f"the weight of parameter {i} moved")
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from deva_optim.core import batch, linalg, step
 from fuzz.case import Case
-from fuzz.tensors import weight
+from fuzz.tensors import laid_out, weight
 from optimizers import OPTIMIZERS
 
 # The sizes from which on work is cut into pieces, brought down to where small shapes reach them.
@@ -138,9 +138,15 @@ class Subject:
         return twin
 
     def deepcopied(self) -> Subject:
-        """The same after copy.deepcopy of optimizer and parameters."""
+        """The same after copy.deepcopy of optimizer and parameters.
+
+        deepcopy makes a sliced weight dense, and torch's products may round otherwise there; so the
+        copies are laid out as the weights were.
+        """
         twin = copy.copy(self)
         twin.optimizer, twin.params = copy.deepcopy((self.optimizer, self.params))
+        for p, param in zip(twin.params, self.case.params, strict=True):
+            p.data = laid_out(p.data, param.layout)
         twin.joined, twin.frozen = list(self.joined), set(self.frozen)
         return twin
 
