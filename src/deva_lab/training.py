@@ -116,10 +116,13 @@ class Run:
         began = self.clock()
         if self.settings.clip:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip)
+        recorded = self.progress.step + 1 in self.settings.telemetry
+        if isinstance(self.optimizer, BaseOptimizer):
+            self.optimizer.telemetry_every = int(recorded)
         self.optimizer.step()
         optimizer = self.clock() - began
         self.progress.step += 1
-        if self.progress.step in self.settings.telemetry:
+        if recorded:
             self.record_telemetry()
         self.optimizer.zero_grad()
         self.progress.seconds += data + model + optimizer
@@ -127,7 +130,7 @@ class Run:
             self.progress.times.add(model=model, optimizer=optimizer, data=data)
 
     def record_telemetry(self) -> None:
-        """Keep what the optimizer says of each matrix, while the gradients are there."""
+        """Keep what the step said of each matrix."""
         found = cast(BaseOptimizer, self.optimizer).telemetry()
         matrices = {
             name: {key: _finite(value) for key, value in row.items()} for name, row in found.items()

@@ -102,7 +102,9 @@ class BaseOptimizer(Optimizer):
         >>> {key: round(x, 4) for key, x in optimizer.telemetry()["weight"].items()}
         {'msign_error': 0.0, 'update_ratio': 0.0291, 'skipped': 0.0}
         """
-        return numbered(self._records.rows(), self._skips.of)
+        found = self._records.rows()
+        ordered = {r.name: found[r.name] for r in self.readings() if r.name in found}
+        return numbered(ordered, self._skips.of)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters, checked before anything is changed."""
@@ -144,14 +146,14 @@ class BaseOptimizer(Optimizer):
             self._sharing.add([p for group in self.param_groups for p in group["params"]])
         recorded = self.telemetry_every > 0 and self._steps % self.telemetry_every == 0
         self._steps += 1
-        updated, resting = screen(self._items(), self._skips)
+        updated, resting = screen(self.items(), self._skips)
         for e in resting:
             decay_(e)
         for batch in batches(updated):
             self._advance(batch, recorded)
         return loss
 
-    def _items(self) -> list[Item]:
+    def items(self) -> list[Item]:
         """The parameters that have a gradient, all gradients checked before any state is made."""
         own: list[Reading] = []
         fresh = False

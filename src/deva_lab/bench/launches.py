@@ -21,7 +21,6 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from deva_optim.core.units import exponents
 from deva_optim.optimizer import BaseOptimizer
 
 from .settings import Settings, SettingsError
@@ -69,12 +68,12 @@ def counted(name: str, shapes: Sequence[Shape], steps: int) -> tuple[float, floa
     assert isinstance(optimizer, BaseOptimizer)
     for p in params:
         p.grad = torch.empty_like(p)
-    for entry in optimizer._entries():  # what the first step would have done to the state
-        for unit in exponents(entry):
-            unit.zero_()
-        if "clock" in entry.state:
-            entry.state["clock"].copy_(-1 - entry.state["clock"])
-            entry.state["waiting"].zero_()
+    for item in optimizer.items():  # what the first step would have done to the state
+        for i in range(len(item.parts)):
+            item.exponents(i).zero_()
+        if "clock" in item.state:
+            item.state["clock"].copy_(-1 - item.state["clock"])
+            item.state["waiting"].zero_()
     with Counter() as counter:
         for _ in range(steps):
             optimizer.step()

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from deva_optim.core.balance import share_out, step_cost
 from deva_optim.core.matrices import parts
 from deva_optim.core.methods import METHODS
-from deva_optim.core.ownership import owners, step_cost
 from deva_optim.defaults import DEFAULTS
 
 from .shapes import Shape
@@ -56,7 +56,7 @@ def planned(size: int, shapes: Sequence[Shape] = LLAMA_70B) -> Plan:
     read = {shape: parts(shape, "auto", None, -2) for shape in shapes}
     costs = [step_cost(read[shape], METHODS["deva-sinf"], group) for shape in shapes]
     load = [0] * size
-    found = owners(costs, load)
+    found = share_out(costs, load)
     busiest = load.index(max(load))
     mine = [i for i, owner in enumerate(found) if owner == busiest]
     work = [2 * costs[i] / FLOPS for i in mine]  # an addition for each multiplication

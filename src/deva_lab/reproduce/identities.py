@@ -15,8 +15,8 @@ from torch import Tensor
 from deva_optim import msign
 from deva_optim.core.bases import project, restore
 from deva_optim.core.linalg import value
-from deva_optim.core.variance import norms
-from deva_optim.diagnostics import spectral_snr
+from deva_optim.core.variance import side_norms
+from .quantities import spectral_snr
 
 from .claims import Finding, judged
 
@@ -48,7 +48,7 @@ def _proposition() -> Finding:
 
 def _eigenvalue_error(G: Tensor) -> float:
     (λ, Q_L), (μ, Q_R) = torch.linalg.eigh(G @ G.mT), torch.linalg.eigh(G.mT @ G)
-    r, c = norms(project(G, Q_L, Q_R))
+    r, c = side_norms(project(G, Q_L, Q_R))
     left, right = r[:, 0].square() - λ, c[0].square() - μ
     return float(torch.cat([left, right]).abs().max() / λ.max())
 
@@ -93,7 +93,7 @@ def coordinatewise_update(samples: list[Tensor]) -> Tensor:
     stack = torch.stack(samples)
     Q_L = torch.linalg.eigh((stack @ stack.mT).mean(0)).eigenvectors
     Q_R = torch.linalg.eigh((stack.mT @ stack).mean(0)).eigenvectors
-    products = [r * c for r, c in (norms(project(A, Q_L, Q_R)) for A in samples)]
+    products = [r * c for r, c in (side_norms(project(A, Q_L, Q_R)) for A in samples)]
     G_ = project(samples[0], Q_L, Q_R)
     gamma = spectral_snr(G_, _settled(torch.stack(products).mean(0)))
     return value(restore(gamma * msign(G_, "svd"), Q_L, Q_R))

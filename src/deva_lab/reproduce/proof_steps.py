@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import deva_optim
-from deva_optim.diagnostics import (
+from .quantities import (
     nuclear_norm,
     nuclear_rank,
     psi,
@@ -129,6 +129,7 @@ def _smaller_smoothness() -> Finding:
 def _no_adaptation() -> Finding:
     p = torch.nn.Parameter(torch.zeros(4, 4, dtype=torch.float64))
     optimizer = deva_optim.DeVASinf([("p", p)], betas=(0.0, 0.0, 0.0), eps=0.0, msign="svd")
+    optimizer.telemetry_every = 1
     worst = 0.0
     for seed in range(5):
         generator = torch.Generator().manual_seed(seed)

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from deva_optim import msign
-from deva_optim.core.variance import norms
-from deva_optim.diagnostics import linf_dual_norm, smoothness, spectral_smoothness
+from deva_optim.core.variance import side_norms
+from .quantities import linf_dual_norm, smoothness, spectral_smoothness
 
 from ..quadratic import SIZES, hessian
 
@@ -177,7 +177,7 @@ def _one(direction: Direction) -> Weigh:
 def _measured(direction: Direction, G: Tensor) -> Tensor:
     if direction == "sign":
         return G.square()
-    r, c = norms(G)
+    r, c = side_norms(G)
     return r * c
 
 

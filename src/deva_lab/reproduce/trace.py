@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 
 import deva_optim as do
 from deva_optim.core.bases import project
-from deva_optim.diagnostics import linf_dual_norm, linf_snr, schatten_dual_norm, spectral_snr
+from .quantities import linf_dual_norm, linf_snr, schatten_dual_norm, spectral_snr
 
 from .. import quadratic
 from ..quadratic import hessian

@@ -45,6 +45,7 @@ from .linalg import (
     both,
     frobenius,
     inverse_norm,
+    matrix_norms,
     over,
     scaled,
     value,
@@ -122,6 +123,7 @@ def update_(b: Batch, M: Tensor, D: Tensor) -> tuple[Term, Number]:
     elif method.direction == "sign" and D_ is M_:
         # Γ is |M| over the noise, and sign(M) |M| is M: no sign needs to be taken.
         U, kappa = gamma_of(b, adaptation, M_, observe_(b, adaptation, M_))
+        _record_gamma(b, U, kappa)
     else:
         U, kappa = _adapted_direction_(b, adaptation, M_, D_)
     return (restore(value(U), b.Q_L, b.Q_R) if turned else U), kappa
@@ -140,10 +142,15 @@ def _adapted_direction_(
         measured = observe_(b, adaptation, O)
     gamma, kappa = gamma_of(b, adaptation, signal, measured)
     gamma = value(gamma)
-    if b.record is not None:
-        b.record["gamma_norm"] = torch.linalg.matrix_norm(gamma * kappa)
-        b.record["gamma_mean"] = (gamma * kappa).mean((-2, -1))
+    _record_gamma(b, gamma, kappa)
     return gamma.mul_(O), kappa
+
+
+def _record_gamma(b: Batch, gamma: Tensor | Quotient, kappa: Number) -> None:
+    if b.record is not None:
+        written = gamma.over / gamma.under if isinstance(gamma, Quotient) else gamma
+        trust = written.abs() * kappa
+        b.record |= {"gamma_norm": matrix_norms(trust), "gamma_mean": trust.mean((-2, -1))}
 
 
 def direction(b: Batch, D: Tensor) -> Term:
@@ -201,8 +208,8 @@ def write_(b: Batch, U: Term, kappa: Number) -> None:
     factor = rate * b.method.scale(U, b.part.shape) * kappa
     shrink: Number = rate * b.group["weight_decay"]
     if b.record is not None:
-        size = torch.div(U.over, U.under) if isinstance(U, Quotient) else value(U)
-        b.record["update_ratio"] = update_ratio(factor * size, b.weights())
+        written = U.over / U.under if isinstance(U, Quotient) else value(U)
+        b.record["update_ratio"] = update_ratio(factor * written, b.weights())
     if b.decays is not None:
         shrink = b.broadcast(b.decays).to(b.dtype) * shrink
     if b.gate is not None:
@@ -404,6 +411,9 @@ def renew_roots_(b: Batch) -> None:
         everyone = list(range(len(b.items)))
         renew_(b, "root", solve_, everyone, where=b.fresh, mass=mass, eps=eps)
     renew_(b, "root", solve_, _due(b), mass=mass, eps=eps)
+    for key in ("root_left", "root_right"):
+        if key in b.names:
+            b.state[key] = gather(b.tensors(key), b.dtype)
 
 
 def _drifts(b: Batch) -> dict[str, Tensor]:

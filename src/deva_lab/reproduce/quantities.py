@@ -1,14 +1,12 @@
-"""What the paper's theory measures, and what a step can be judged by: pure functions, no state.
+"""What the paper's theory measures: pure functions, no state.
 
     G, S      …×n×m         gradient, or any matrix that a norm is taken of
     O         …×n×m         its direction, msign(S) = U Vᵀ for S = U Σ Vᵀ
     Γ, γ      …×n×m         variance adaptation, positive; `gamma`
     L_m       …×n×m         smoothness along each coordinate; `L_m`
-    C, Q      …×n×n         a covariance, and a basis that should make it diagonal
     r         –             min(n, m)
 
 Matrices come in batches …×n×m; every function returns a number for each, shape ….
-`optimizer.telemetry()` gives the last three of these functions for every matrix that it trains.
 """
 
 from __future__ import annotations
@@ -16,9 +14,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .core.directions import msign
-from .core.units import matrix_norms
-from .core.variance import norms
+from deva_optim.core.directions import msign
+from deva_optim.core.linalg import matrix_norms
+from deva_optim.core.variance import side_norms
 
 # Norms and what belongs to them (definition of the γ-weighted dual norm and its examples) --------
 
@@ -146,52 +144,8 @@ def spectral_snr(G_: Tensor, second_moment: Tensor) -> Tensor:
     tensor([[0.5000, 0.5000],
             [0.5000, 0.5000]])
     """
-    r, c = norms(G_)
+    r, c = side_norms(G_)
     return _ratio(r * c, second_moment).sqrt()
-
-
-# What a step can be judged by -------------------------------------------------------------------
-
-
-def basis_drift(C: Tensor, Q: Tensor) -> Tensor:
-    """The share of Qᵀ C Q that is off its diagonal, in the Frobenius norm; 0 for a zero C.
-
-    0 where the columns of Q are the eigenvectors of C; it grows as C moves on after a refresh.
-
-    >>> C = torch.tensor([[2.0, 1.0], [1.0, 2.0]])
-    >>> basis_drift(C, torch.eye(2)).square()
-    tensor(0.2000)
-    >>> basis_drift(C, torch.linalg.eigh(C).eigenvectors) < 1e-6
-    tensor(True)
-    """
-    T = Q.mT @ C @ Q
-    off = T - torch.diag_embed(T.diagonal(dim1=-2, dim2=-1))
-    return _ratio(_frobenius(off), _frobenius(T))
-
-
-def msign_error(O: Tensor) -> Tensor:
-    """‖O Oᵀ − I‖_F / √r on the short side: the RMS of σ² − 1 over the singular values of O.
-
-    0 for an exact matrix sign; Newton–Schulz has about 0.3. A direction that is missing counts 1.
-
-    >>> msign_error(torch.eye(2, 3)), msign_error(torch.zeros(2, 3))
-    (tensor(0.), tensor(1.))
-    """
-    X = O.mT if O.shape[-2] > O.shape[-1] else O
-    K = X @ X.mT
-    K.diagonal(dim1=-2, dim2=-1).sub_(1)
-    error: Tensor = _frobenius(K) / K.shape[-1] ** 0.5
-    return error
-
-
-def update_ratio(U: Tensor, X: Tensor) -> Tensor:
-    """‖U‖_F / ‖X‖_F: how much of a weight X an update U moves; inf for a zero weight.
-
-    >>> update_ratio(torch.full((2, 2), 0.1), torch.full((2, 2), 10.0))
-    tensor(0.0100)
-    """
-    size = _frobenius(U)
-    return torch.where(size > 0, size / _frobenius(X), 0)
 
 
 def _frobenius(S: Tensor) -> Tensor:
