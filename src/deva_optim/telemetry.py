@@ -21,7 +21,6 @@ from .core.directions import frobenius, inverse_norm
 from .core.linalg import Number, value
 from .core.parameters import Member
 from .core.step import (
-    adapted_first_,
     direction_of,
     ema_,
     gamma,
@@ -101,7 +100,7 @@ def _quantities(stack: Stack) -> dict[str, Tensor]:
     else:
         M_, D_ = _momentum(stack)
         trust = _gamma(stack, M_)  # before the direction, which may use up the memory of M_
-        first = stack.method.update is adapted_first_  # then a factor of Γ says nothing
+        first = stack.method.whitens  # then a factor of Γ says nothing
         U = O = value(direction_of(stack, trust * D_ if trust is not None and first else D_))
         if trust is not None and not first:
             found["gamma_norm"] = torch.linalg.matrix_norm(trust)

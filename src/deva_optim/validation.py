@@ -13,8 +13,6 @@ from torch import Tensor
 from .core.directions import MSIGN_KINDS
 from .core.matrices import Layout, parts
 from .core.methods import METHODS, RESTS, VARIANTS, method_of
-from .core.step import adapted_first_
-from .core.upkeep import TRACKED
 
 NonFinite = Literal["skip", "raise"]
 Sides = Literal["both", "short"]
@@ -52,11 +50,12 @@ def check_group(group: Mapping[str, Any]) -> None:
             raise TypeError(f"{name} must be True or False, got {group[name]!r}")
     if group["variant"] != "default" and f"{group['method']}-{group['variant']}" not in METHODS:
         raise ValueError(f"variant {group['variant']!r} is none of {group['method']}'s")
-    if group["skip_first"] and method_of(group).basis is not TRACKED:
+    method = method_of(group)
+    if group["skip_first"] and (method.basis is None or not method.basis.tracked):
         raise ValueError(
             f"skip_first is for DeVA-S∞ and SOAP alone, got True for {group['method']}"
         )
-    if group["sign_stabilize"] and method_of(group).update is adapted_first_:
+    if group["sign_stabilize"] and method.whitens:
         raise ValueError(
             f"sign_stabilize undoes variant {group['variant']!r}: the sign of Γ ⊙ M is that of M; "
             "leave it out, or take variant='default'"

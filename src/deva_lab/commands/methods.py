@@ -5,37 +5,9 @@ from __future__ import annotations
 import argparse
 
 from deva_optim import METHODS
-from deva_optim.core.step import adapted_first_
-from deva_optim.core.upkeep import DECOMPOSED, INVERSE_ROOT, TRACKED
-from deva_optim.core.variance import (
-    ADAM,
-    DIRECTION,
-    FACTORED,
-    INSTANTANEOUS,
-    LINF,
-    SPECTRAL,
-    WHITENING,
-)
 
 from ..entrants import ENTRANTS, options_of
 from ..errors import unknown
-
-BASES = (
-    (None, "–"),
-    (TRACKED, "eigenvectors, tracked"),
-    (DECOMPOSED, "eigenvectors"),
-    (INVERSE_ROOT, "inverse roots"),
-)
-ADAPTATIONS = (
-    (None, "1"),
-    (ADAM, "|M| / √EMA[G²]"),
-    (LINF, "|M| / √EMA[M²]"),
-    (DIRECTION, "1 / √EMA[O²]"),
-    (SPECTRAL, "√(r cᵀ / EMA[r cᵀ])"),
-    (FACTORED, "√(r cᵀ / EMA[r] EMA[c]ᵀ)"),
-    (INSTANTANEOUS, "√(r cᵀ / EMA[r cᵀ of G])"),
-    (WHITENING, "1 / √EMA[G²]"),
-)
 
 ROWS = {"deva": "deva-sinf-whitened", "deva-sinf-authors": "deva-sinf", "torch-adamw": "adamw"}
 
@@ -62,9 +34,9 @@ def table() -> str:
 
 def _row(name: str) -> tuple[str, ...]:
     method = METHODS[ROWS.get(name, name)]
-    basis = next(text for known, text in BASES if known is method.basis)
-    adaptation = next(text for known, text in ADAPTATIONS if known is method.adaptation)
-    adaptation += ", before msign" * (method.update is adapted_first_)
+    basis = "–" if method.basis is None else method.basis.label
+    adaptation = "1" if method.adaptation is None else method.adaptation.formula
+    adaptation += ", before msign" * method.whitens
     rest = method.vector or "itself"
     lr = f"{ENTRANTS[name].lr:g}"
     return name, basis, method.direction, adaptation, rest, lr, method.paper

@@ -60,6 +60,7 @@ class Method(NamedTuple):
         beta3: Decay of the covariances unless betas has three values; None takes betas[1].
         rests: Whether a step has its full length however small the momentum is: then a matrix whose
             gradient is exactly zero is left as it is, but for weight decay.
+        whitens: Whether Γ comes before the direction: direction(Γ ⊙ M) in place of Γ ⊙ direction(M).
         rotated: Whether M is kept in the coordinates of the basis, for those that need G there in
             any case: that spares them the projection of M. Such an M keeps full precision whatever
             `state_dtype` says. It is divided by a variance that its rounding is no part of: along
@@ -79,6 +80,7 @@ class Method(NamedTuple):
     after: Callable[[Stack], None] | None = None
     beta3: float | None = 0.95
     rests: bool = False
+    whitens: bool = False
     rotated: bool = False
 
     @property
@@ -117,7 +119,7 @@ _ROWS: Final = (
     Method("deva-sinf-instantaneous", TRACKED, "msign", INSTANTANEOUS, spectral_scale, "deva-linf", _DEVA,
            rests=True),
     Method("deva-sinf-whitened",      TRACKED, "msign", WHITENING,    spectral_scale, "deva-linf", _DEVA,
-           update=adapted_first_, rests=True, rotated=True),
+           update=adapted_first_, rests=True, whitens=True, rotated=True),
     # Not of the common form: Shampoo multiplies by roots, SPlus averages its iterates.
     Method("shampoo",            INVERSE_ROOT, "sign",  ADAM,         unit_scale,     "adamw", _SHAMPOO,
            update=shampoo_),

@@ -13,7 +13,6 @@ from .bases import sides_with_basis
 from .directions import soft_steps
 from .matrices import Part
 from .methods import Method
-from .upkeep import TRACKED
 
 # Renewing a basis, in units of n³: a product and a QR for a refresh, or a full decomposition.
 _REFRESH: Final = 4
@@ -48,7 +47,7 @@ def _matrix_cost(part: Part, method: Method, group: dict[str, Any]) -> int:
     if method.basis is not None:
         left, right = sides_with_basis(n, m, sides=group["sides"], max_dim=group["max_dim"])
         turn = n * m * (left * n + right * m)  # into the basis, or out of it
-        renewal = _REFRESH if method.basis is TRACKED else _DECOMPOSITION
+        renewal = _REFRESH if method.basis.tracked else _DECOMPOSITION
         renewed = renewal * (left * n**3 + right * m**3) // group["refresh_every"]
         cost += 2 * turn + turn + renewed  # in and out, the covariances, and their bases
     return cost + 8 * n * m  # what is done entry by entry

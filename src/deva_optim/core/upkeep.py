@@ -36,11 +36,16 @@ class Basis(NamedTuple):
     Attributes:
         keeps: The name of what is made of each covariance: a basis or an inverse root.
         before, after: What happens before and after the update of the weights.
+        label: What it is called in the table of methods.
+        tracked: Whether a refresh starts from the basis before it: one power iteration and a QR in
+            place of a decomposition. Such a basis needs a first one, from the first gradient.
     """
 
     keeps: str
     before: Callable[[Stack], None]
     after: Callable[[Stack], None]
+    label: str
+    tracked: bool = False
 
 
 def begin_(stack: Stack) -> None:
@@ -224,6 +229,6 @@ def _nothing_(stack: Stack) -> None:
     return None
 
 
-TRACKED: Final = Basis("basis", before=_choose_first_, after=_track_)
-DECOMPOSED: Final = Basis("basis", before=_nothing_, after=_decompose_)
-INVERSE_ROOT: Final = Basis("root", before=_root_, after=_nothing_)
+TRACKED: Final = Basis("basis", _choose_first_, _track_, "eigenvectors, tracked", tracked=True)
+DECOMPOSED: Final = Basis("basis", _nothing_, _decompose_, "eigenvectors")
+INVERSE_ROOT: Final = Basis("root", _root_, _nothing_, "inverse roots")

@@ -45,6 +45,7 @@ class Adaptation(NamedTuple):
         kappa: s, w → κ.
         gamma: Evidence → Γ before the bias correction. Given M for the signal |M|, an elementwise
             adaptation returns Γ ⊙ sign(M), bit for bit.
+        formula: Γ as the table of methods has it.
         waits: Whether its count of steps starts at the first gradient that is not zero.
     """
 
@@ -54,6 +55,7 @@ class Adaptation(NamedTuple):
     mass: Callable[[Number, float, float], Number]
     kappa: Callable[[Number, Number], Number]
     gamma: Callable[[Evidence], Tensor | Quotient]
+    formula: str
     waits: bool = False
 
 
@@ -204,11 +206,11 @@ def _rows_and_columns(shape: Shape) -> dict[str, Shape]:
 
 
 # fmt: off
-ADAM          = Adaptation("gradient", _full, square, gradient_mass, _root_ratio, _adam)
-LINF          = Adaptation("momentum", _full, square, squared_momentum_mass, _root_ratio, _linf, waits=True)
-SPECTRAL      = Adaptation("momentum", _full, norm_products, squared_momentum_mass, _root_ratio, _spectral, waits=True)
-INSTANTANEOUS = Adaptation("gradient", _full, norm_products, gradient_mass, _root, _spectral, waits=True)
-FACTORED      = Adaptation("momentum", _rows_and_columns, norms, momentum_mass, _ratio, _factored, waits=True)
-WHITENING     = Adaptation("gradient", _full, square, gradient_mass, _one, _whitening, waits=True)
-DIRECTION     = Adaptation("direction", _full, square, gradient_mass, _one, _direction)
+ADAM          = Adaptation("gradient", _full, square, gradient_mass, _root_ratio, _adam, "|M| / √EMA[G²]")
+LINF          = Adaptation("momentum", _full, square, squared_momentum_mass, _root_ratio, _linf, "|M| / √EMA[M²]", waits=True)
+SPECTRAL      = Adaptation("momentum", _full, norm_products, squared_momentum_mass, _root_ratio, _spectral, "√(r cᵀ / EMA[r cᵀ])", waits=True)
+INSTANTANEOUS = Adaptation("gradient", _full, norm_products, gradient_mass, _root, _spectral, "√(r cᵀ / EMA[r cᵀ of G])", waits=True)
+FACTORED      = Adaptation("momentum", _rows_and_columns, norms, momentum_mass, _ratio, _factored, "√(r cᵀ / EMA[r] EMA[c]ᵀ)", waits=True)
+WHITENING     = Adaptation("gradient", _full, square, gradient_mass, _one, _whitening, "1 / √EMA[G²]", waits=True)
+DIRECTION     = Adaptation("direction", _full, square, gradient_mass, _one, _direction, "1 / √EMA[O²]")
 # fmt: on
