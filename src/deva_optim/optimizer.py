@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from typing import Any, overload
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, overload
 
 import torch
 from torch import Tensor
@@ -18,14 +18,20 @@ from .core.schedule import first_phases
 from .core.skips import SkipLog
 from .core.state import check_loaded, initial_state, named_dtypes, unwrap_, wrapped
 from .core.units import compute_dtype, narrowed, norms
-from .defaults import DEFAULTS
-from .sharing import Ranks, Sharing
+from .options import (
+    DEFAULTS,
+    as_list,
+    check_gradient,
+    check_parameter,
+    checked_group,
+    group_defaults,
+)
+from .sharing import Sharing
 from .telemetry import Telemetry, numbered, rows, stepped
-from .validation import as_list, check_gradient, check_group, check_parameter
 
 
 class BaseOptimizer(Optimizer):
-    """Runs every method of the table; the classes in `zoo` say which and with what defaults.
+    """Runs every method of the table; the classes in `optimizers` say which, with what defaults.
 
     State of a parameter, all of it in the checkpoint:
 
@@ -46,18 +52,20 @@ class BaseOptimizer(Optimizer):
                               _cols are over 2^e, exp_avg_sq and the covariances over 4^e
 
     A weight that is split into parts of unequal size numbers what belongs to a part: basis_left.0.
+
+    Args:
+        params: Parameters, named parameters or parameter groups.
+        method: The row of `METHODS`.
+        options: What the class was given, the `locals()` of its `__init__`.
     """
 
-    def __init__(
-        self,
-        params: ParamsT,
-        defaults: dict[str, Any],
-        process_group: Ranks = None,
-        wire_dtype: torch.dtype | None = None,
-    ) -> None:
+    arguments: ClassVar[Mapping[str, str]]  # of a class that is `documented`: name → what it is
+
+    def __init__(self, params: ParamsT, method: str, options: Mapping[str, Any]) -> None:
+        defaults = group_defaults(method, options)
         self._skips = SkipLog()
-        self._sharing = Sharing(process_group, wire_dtype)
-        super().__init__(params, {**DEFAULTS, **defaults})
+        self._sharing = Sharing(options.get("process_group"), options.get("wire_dtype"))
+        super().__init__(params, defaults)
 
     @property
     def skipped(self) -> int:
@@ -103,13 +111,7 @@ class BaseOptimizer(Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters, checked before anything is changed."""
-        group = {**self.defaults, **param_group}
-        if "momentum" in param_group:  # torch's name for the first of the betas
-            group["betas"] = (group.pop("momentum"), *group["betas"][1:])
-        for key in ("betas", "rest_betas", "split"):
-            if isinstance(group[key], list):
-                group[key] = tuple(group[key])
-        check_group(group)
+        group = checked_group(self.defaults, param_group)
         group["params"] = as_list(group["params"])
         known = {id(p) for g in self.param_groups for p in g["params"]}
         for i, member in enumerate(group["params"]):

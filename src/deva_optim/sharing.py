@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,16 +16,12 @@ from .core.batch import Stack
 from .core.parameters import Member, members
 from .core.schedule import first_phases
 from .core.skips import SkipLog
-from .validation import check_wire_dtype
+from .options import Ranks
 
 if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup
-    from torch.distributed.device_mesh import DeviceMesh
-
     from .distributed.step import Fleet
     from .telemetry import Rows
 
-Ranks: TypeAlias = "ProcessGroup | DeviceMesh | None"
 Groups = list[dict[str, Any]]
 State = Mapping[Tensor, dict[str, Any]]
 
@@ -41,7 +37,6 @@ class Sharing:
     """
 
     def __init__(self, ranks: Ranks, wire_dtype: torch.dtype | None) -> None:
-        check_wire_dtype(wire_dtype)
         self._ranks, self._wire_dtype = ranks, wire_dtype
         self._fleet: Fleet | None = None
 

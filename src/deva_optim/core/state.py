@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, StateDict
 
-from ..validation import DTYPES
 from .bases import SIDES, sides_with_basis
 from .matrices import PARAMETER_SHAPED, Part
 from .methods import Method
@@ -17,6 +16,7 @@ from .parameters import Member
 from .units import UNSET, compute_dtype, suffixes
 
 _HOST_STATE: Final = ("clock", "waiting", "exponent")  # steers the host, and so lives in its memory
+DTYPES: Final = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 _DTYPES: Final = {str(dtype): dtype for dtype in DTYPES}
 
 
