@@ -141,7 +141,7 @@ OPTIONS: Final[Mapping[str, Option]] = {
         "Learning rate η, a float or a 0-D tensor."),
     "betas": Option(_betas, (0.9, 0.99),
         "Decay of M, of V and of the covariances; the last is 0.95 unless given."),
-    "momentum": Option(_any, ABSENT,
+    "momentum": Option(_any, ABSENT,  # it becomes betas[0], which is checked
         "Decay β₁ of M."),
     "eps": Option(_amount, 1e-8,
         "ε, relative to the mean of V."),
