@@ -7,7 +7,7 @@ import pytest
 import deva_optim as do
 from deva_optim.core.matrices import parts
 from deva_optim.core.ownership import owners, step_cost
-from deva_optim.defaults import DEFAULTS
+from deva_optim.options import DEFAULTS
 
 Shape = tuple[int, ...]
 

@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import deva_optim as do
 from deva_optim.core import linalg

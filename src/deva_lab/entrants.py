@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args, get_origin
 
 import torch
 from torch import nn
@@ -56,7 +56,6 @@ ENTRANTS: Final[Mapping[str, Known]] = MappingProxyType(
     }
 )
 
-_HERE: Final = ("rest_lr",)  # what the laboratory adds to the options of an optimizer
 _DTYPES: Final = ("float16", "bfloat16", "float32", "float64")
 _NOT_OPTIONS: Final = ("self", "params", "process_group")
 
@@ -154,10 +153,38 @@ def entrants(text: str) -> list[Entrant]:
     return list(dict.fromkeys(found))
 
 
-def options_of(name: str) -> list[str]:
-    """The names of the options that an optimizer has."""
-    parameters = inspect.signature(ENTRANTS[name].build).parameters
-    return [key for key in parameters if key not in _NOT_OPTIONS] + list(_HERE)
+class Option(NamedTuple):
+    """An option of an optimizer: its type, its default as one would type it, and what it is."""
+
+    type: str
+    default: str
+    text: str
+
+
+def options_of(name: str) -> dict[str, Option]:
+    """The options that an optimizer has in the laboratory, by name."""
+    known = ENTRANTS[name]
+    texts: Mapping[str, str] = getattr(known.build, "arguments", {})  # PyTorch's have none
+    usual = {"lr": known.lr, **known.options}
+    found = {
+        key: Option(
+            _type(parameter.annotation),
+            _written(usual.get(key, parameter.default)),
+            texts.get(key, "See the documentation of PyTorch."),
+        )
+        for key, parameter in inspect.signature(known.build, eval_str=True).parameters.items()
+        if key not in _NOT_OPTIONS
+    }
+    if texts:
+        found["rest_lr"] = Option("float", "lr", "Learning rate of what is not a hidden matrix.")
+    return found
+
+
+def _type(annotation: Any) -> str:
+    """A type as one reads it, a literal by its values."""
+    if get_origin(annotation) is Literal:
+        return " | ".join(get_args(annotation))
+    return inspect.formatannotation(annotation)
 
 
 def _setting(name: str, item: str) -> tuple[str, Any]:

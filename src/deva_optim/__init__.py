@@ -3,19 +3,11 @@
 from .clipping import clip_grad_norm_
 from .core.directions import msign
 from .core.methods import METHODS
-from .optimizers import (
-    SOAP,
-    AdaMuon,
-    AdamW,
-    DeVA,
-    DeVALinf,
-    DeVASinf,
-    Lion,
-    Muon,
-    Shampoo,
-    Signum,
-    SPlus,
-)
+from .optimizers.deva import DeVA, DeVALinf, DeVASinf
+from .optimizers.muon import AdaMuon, Muon
+from .optimizers.shampoo import Shampoo, SPlus
+from .optimizers.soap import SOAP
+from .optimizers.vector import AdamW, Lion, Signum
 from .routing import describe, param_groups
 
 __version__ = "0.1.0"

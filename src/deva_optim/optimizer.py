@@ -19,14 +19,13 @@ from .core.parameters import STRUCTURE, Reading, read
 from .core.skips import SkipLog
 from .core.state import check_loaded, named_dtypes, unwrap_, wrapped
 from .core.step import advance_, decay_
-from .defaults import DEFAULTS
-from .sharing import Ranks, Sharing
+from .options import DEFAULTS, as_list, check_parameter, checked_group, group_defaults
+from .sharing import Sharing
 from .telemetry import Records, Telemetry, numbered
-from .validation import as_list, check_group, check_parameter
 
 
 class BaseOptimizer(Optimizer):
-    """Runs every method of the table; the classes in `zoo` say which and with what defaults.
+    """Runs every method of the table; the classes in `optimizers` say which, with what defaults.
 
     State of a parameter, all of it in the checkpoint:
 
@@ -50,19 +49,15 @@ class BaseOptimizer(Optimizer):
     """
 
     methods: ClassVar[Mapping[str, Method]] = METHODS
+    arguments: ClassVar[Mapping[str, str]]  # of a class that is `documented`: name → what it is
 
-    def __init__(
-        self,
-        params: ParamsT,
-        defaults: dict[str, Any],
-        process_group: Ranks = None,
-        wire_dtype: torch.dtype | None = None,
-    ) -> None:
+    def __init__(self, params: ParamsT, method: str, options: Mapping[str, Any]) -> None:
+        defaults = group_defaults(method, options)
         self.telemetry_every = 10
         self._skips, self._records, self._steps = SkipLog(), Records(), 0
         self._read: tuple[list[Any], list[Reading]] = [], []
-        self._sharing = Sharing(process_group, wire_dtype)
-        super().__init__(params, {**DEFAULTS, **defaults})
+        self._sharing = Sharing(options.get("process_group"), options.get("wire_dtype"))
+        super().__init__(params, defaults)
 
     @property
     def skipped(self) -> int:
@@ -108,13 +103,7 @@ class BaseOptimizer(Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters, checked before anything is changed."""
-        group = {**self.defaults, **param_group}
-        if "momentum" in param_group:  # torch's name for the first of the betas
-            group["betas"] = (group.pop("momentum"), *group["betas"][1:])
-        for key in ("betas", "rest_betas", "split"):
-            if isinstance(group[key], list):
-                group[key] = tuple(group[key])
-        check_group(group)
+        group = checked_group(self.defaults, param_group)
         group["params"] = as_list(group["params"])
         known = {id(p) for g in self.param_groups for p in g["params"]}
         for i, member in enumerate(group["params"]):

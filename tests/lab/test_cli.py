@@ -135,8 +135,29 @@ def test_methods_are_those_of_the_library(capsys):
     assert deva("methods") == 0
     names = {line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]}
     assert {name for name in METHODS if name != "splus-vector"} <= names
-    assert deva("methods", "deva") == 0
-    assert "refresh_every" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "rest"),
+    [("deva", "adamw"), ("deva-sinf", "deva-linf"), ("splus", "splus-vector"), ("lion", "itself")],
+)
+def test_the_rest_is_what_the_optimizer_gives_it_to(name, rest, capsys):
+    assert deva("methods") == 0
+    (line,) = (x for x in capsys.readouterr().out.splitlines() if x.split()[0] == name)
+    assert f"  {rest}  " in line
+
+
+def test_options_have_type_default_and_meaning(capsys):
+    assert deva("methods", "shampoo-ungrafted") == 0
+    text = " ".join(capsys.readouterr().out.split())
+    for option in (
+        "lr=0.005 float | torch.Tensor Learning rate η, a float or a 0-D tensor.",
+        "betas=0.9/0.99/0.95 tuple[float, float] | tuple[float, float, float] Decay of M",
+        "graft=none adam | none",
+        "refresh_every=10 int Steps between two computations of the roots.",
+        "rest_lr=lr float Learning rate of what is not a hidden matrix.",
+    ):
+        assert option in text
 
 
 def test_the_version_is_the_library_s(capsys):

@@ -66,6 +66,7 @@ def test_lists():
         ("adamw:lr=-1", "lr"),
         ("adamw:lr=fast", "lr"),
         ("adamw:betas=0.9", "betas"),
+        ("torch-adamw:rest_lr=0.1", "unknown option of torch-adamw 'rest_lr'"),
         (" , ", "no optimizer"),
     ],
 )
@@ -77,3 +78,10 @@ def test_errors_name_the_remedy(text, message):
 def test_options_are_those_of_the_class():
     assert {"variant", "betas", "rest_lr"} <= set(options_of("deva"))
     assert "params" not in options_of("deva")
+    assert options_of("deva")["sides"][:2] == ("both | short", "short")
+    assert options_of("torch-adamw")["amsgrad"][:2] == ("bool", "false")
+
+
+@pytest.mark.parametrize("name", ENTRANTS)
+def test_every_option_is_explained(name):
+    assert all(option.text.endswith(".") for option in options_of(name).values())

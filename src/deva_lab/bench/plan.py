@@ -13,7 +13,7 @@ from typing import Final
 from deva_optim.core.balance import share_out, step_cost
 from deva_optim.core.matrices import parts
 from deva_optim.core.methods import METHODS
-from deva_optim.defaults import DEFAULTS
+from deva_optim.options import DEFAULTS
 
 from .shapes import Shape
 

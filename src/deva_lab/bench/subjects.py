@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 import deva_optim as do
-from deva_optim.validation import Sides
+from deva_optim.options import Sides
 
 from .memory import State
 from .plain_muon import PlainMuon

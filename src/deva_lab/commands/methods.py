@@ -3,41 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
+
+from torch import nn
 
 from deva_optim import METHODS
-from deva_optim.core.step import adapted_first_
-from deva_optim.core.upkeep import DECOMPOSED, INVERSE_ROOT, TRACKED
-from deva_optim.core.variance import (
-    ADAM,
-    DIRECTION,
-    FACTORED,
-    INSTANTANEOUS,
-    LINF,
-    SPECTRAL,
-    WHITENING,
-)
+from deva_optim.core.methods import method_of
 
-from ..entrants import ENTRANTS, options_of
+from ..entrants import ENTRANTS, Entrant, options_of
 from ..errors import unknown
 
-BASES = (
-    (None, "–"),
-    (TRACKED, "eigenvectors, tracked"),
-    (DECOMPOSED, "eigenvectors"),
-    (INVERSE_ROOT, "inverse roots"),
-)
-ADAPTATIONS = (
-    (None, "1"),
-    (ADAM, "|M| / √EMA[G²]"),
-    (LINF, "|M| / √EMA[M²]"),
-    (DIRECTION, "1 / √EMA[O²]"),
-    (SPECTRAL, "√(r cᵀ / EMA[r cᵀ])"),
-    (FACTORED, "√(r cᵀ / EMA[r] EMA[c]ᵀ)"),
-    (INSTANTANEOUS, "√(r cᵀ / EMA[r cᵀ of G])"),
-    (WHITENING, "1 / √EMA[G²]"),
-)
-
-ROWS = {"deva": "deva-sinf-whitened", "deva-sinf-authors": "deva-sinf", "torch-adamw": "adamw"}
+WIDTH = 100
 
 
 def run(options: argparse.Namespace) -> int:
@@ -45,7 +21,7 @@ def run(options: argparse.Namespace) -> int:
     if options.name is None:
         print(table())
     elif options.name in ENTRANTS:
-        print(f"{options.name} takes {', '.join(options_of(options.name))}")
+        print(described(options.name))
     else:
         raise unknown("optimizer", options.name, ENTRANTS)
     return 0
@@ -61,10 +37,26 @@ def table() -> str:
 
 
 def _row(name: str) -> tuple[str, ...]:
-    method = METHODS[ROWS.get(name, name)]
-    basis = next(text for known, text in BASES if known is method.basis)
-    adaptation = next(text for known, text in ADAPTATIONS if known is method.adaptation)
-    adaptation += ", before msign" * (method.update is adapted_first_)
-    rest = method.vector or "itself"
+    """What the optimizer is made of, as its parameter groups say."""
+    entrant = Entrant(name)
+    group = entrant.build(nn.Linear(2, 2), entrant.default_lr).param_groups[0]
+    method = method_of(group) if "method" in group else METHODS["adamw"]  # PyTorch's
+    basis = "–" if method.basis is None else method.basis.label
+    adaptation = "1" if method.adaptation is None else method.adaptation.formula
+    adaptation += ", before msign" * method.whitens
+    rest = "itself" if method.vector is None else group["rest"]
     lr = f"{ENTRANTS[name].lr:g}"
     return name, basis, method.direction, adaptation, rest, lr, method.paper
+
+
+def described(name: str) -> str:
+    """The options of an optimizer: type, default and what each one is."""
+    options = options_of(name)
+    heads = {key: f"{key}={option.default}" for key, option in options.items()}
+    width = max(map(len, heads.values()))
+    lines = [f"{name} takes these options, here with their defaults:"]
+    for key, option in options.items():
+        lines += ["", f"  {heads[key].ljust(width)}  {option.type}"]
+        text = textwrap.wrap(option.text, WIDTH - 6, break_on_hyphens=False)
+        lines += [" " * 6 + line for line in text]
+    return "\n".join(lines)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from . import Commands, add_command
 
 DESCRIPTION = """\
-Print the table of optimizers: basis, direction, adaptation, usual learning rate. With a name, print
-the options that it takes, as in --optimizers deva:sides=short,refresh_every=20.
+Print the table of optimizers: basis, direction, adaptation, the method for the rest, usual learning
+rate. With a name, print its options, each with type, default and meaning. They are given as in
+--optimizers deva:sides=short,refresh_every=20.
 """
 
 

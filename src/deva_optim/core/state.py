@@ -17,9 +17,8 @@ from .parameters import Reading
 from .units import UNSET
 
 _HOST_STATE: Final = ("clock", "waiting", "exponent")  # steers the host, and so lives in its memory
-_DTYPES: Final = {
-    str(dtype): dtype for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-}
+DTYPES: Final = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+_DTYPES: Final = {str(dtype): dtype for dtype in DTYPES}
 
 
 def initial_state(

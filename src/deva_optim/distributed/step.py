@@ -25,8 +25,8 @@ from ..core.skips import SkipLog
 from ..core.state import initial_state
 from ..core.units import compute_dtype, fit_, narrowed, norms, scalar_dtype
 from ..core.variance import LINF
+from ..options import check_gradient
 from ..telemetry import Rows, looks_at_gradient, rows
-from ..validation import check_gradient
 from .checkpoint import block, spread_state, take_
 from .owners import Roster, local
 from .pipeline import Job, overlapped, rounds

@@ -1,4 +1,4 @@
-"""DeVA: the optimizer to reach for, and the two methods it is made of."""
+"""DeVA, the optimizer to start with, and the two methods of its paper."""
 
 from __future__ import annotations
 
@@ -10,58 +10,33 @@ from torch.optim.optimizer import ParamsT
 
 from ..core.directions import MsignKind
 from ..optimizer import BaseOptimizer
+from ..options import NonFinite, Ranks, Rest, Sides, Variant, as_list, documented
 from ..routing.groups import param_groups
-from ..sharing import Ranks
-from ..validation import NonFinite, Rest, Sides, Variant, as_list
 
 
+@documented
 class DeVA(BaseOptimizer):
-    """Whitened DeVA-S∞ for hidden matrices and AdamW or DeVA-ℓ∞ for the rest, in one optimizer.
+    """Whitened DeVA-S∞ for hidden matrices and AdamW for the rest, in one optimizer.
 
         X ← (1 − ηλ) X − η · 0.2 √max(n, m) · Q_L msign(Q_Lᵀ M Q_R / √V) Q_Rᵀ   hidden matrices
-        x ← (1 − ηλ) x − η · γ ⊙ sign(m)                                        everything else
+        x ← (1 − ηλ) x − η m̂ / (√v̂ + ε)                                         everything else
 
-    V is the running average of the squared gradient in the basis, and msign a soft one. These are
-    the settings that docs/race.md arrives at; `variant="default"` has the paper's Γ ⊙ msign(M′),
-    and `DeVASinf` all of its settings.
+    V is the running average of the squared gradient in the basis, and msign is soft. The defaults
+    are the best settings of docs/race.md. `variant="default"` is the paper's Γ ⊙ msign(M′), and
+    `DeVASinf` has all of the paper's settings.
 
-    Embeddings, output heads, biases, norms, scalars and positional tables are the rest; what is
-    what is found through the model (see `param_groups`), so pass the model itself if you can.
-    Biases, norms and scalars are not decayed. The updates of matrices have the RMS of AdamW's: a
-    learning rate that is right for AdamW is a good one to start from.
+    The rest are embeddings, output heads, positional tables, biases, norms and scalars. DeVA tells
+    them apart by their modules, so pass the model (see `param_groups`). Biases, norms and scalars
+    are not decayed. The update of a matrix has the RMS of AdamW's, so that a good learning rate
+    for AdamW is a good one to start from.
 
     Args:
         params: A model, its parameters, its named parameters, or parameter groups. Groups without a
-            `role` are routed like everything else, and may be split for it.
-        lr: Learning rate η, a float or a 0-D tensor.
-        betas: Decay of M, of V and (0.95 unless given) of the covariances.
-        eps: ε, relative to the mean of V.
-        weight_decay: Decoupled weight decay λ.
-        nesterov: Take the direction of β₁ M + (1 − β₁) G.
-        maximize: Climb instead of descend.
-        foreach: False updates one tensor at a time; otherwise equal shapes go together.
-        refresh_every: Steps between two refreshes of a basis.
-        stagger: Give every parameter steps of its own for it; False has all refreshes at once.
-        variant: `"whitened"`; `"default"`, the paper's Γ ⊙ msign(M′); `"factored"`, the same with V
-            in n + m numbers; `"instantaneous"`, with the variance of the gradient in place of the
-            momentum's.
-        sign_stabilize: Take the matrix sign of sign(M′).
-        msign: `"soft"`, which does not lift the smaller singular values to one (see
-            `deva_optim.msign`), or one that does: `"newton-schulz"`, `"polar-express"`, `"svd"`.
-        msign_dtype: dtype of its products; unless given bfloat16 where the GPU has units for it,
-            and float32 elsewhere.
-        sides: `"short"` for a basis on the shorter side of a rectangle alone, or `"both"`.
-        max_dim: A side longer than this keeps the identity for a basis.
-        skip_first: Let the first gradient choose the bases and do nothing else.
-        rest: The method for what is not a hidden matrix: `"adamw"`, `"deva-linf"`, …
-        rest_betas: Its betas.
-        nonfinite: What a NaN or infinity in a gradient does: `"skip"` leaves out the step of that
-            parameter, `"raise"` raises before anything is changed.
-        state_dtype: dtype of M and V; float32 (float64 for float64 parameters) unless given.
-        process_group: The ranks that hold copies of the parameters (a process group or a device
-            mesh), to share the work out among them; DTensors know their ranks by themselves.
-        wire_dtype: torch.bfloat16 halves what ranks send each other for matrices in float32, by
-            rounding it; state and arithmetic stay as they are.
+            `role` are routed as a model is, and may be split for it.
+        rest: The method for what is not a hidden matrix: `"adamw"`, `"deva-linf"`, `"signum"` or
+            `"lion"`.
+        state_dtype: dtype of M and V. None is float32, and float64 for float64 parameters. With
+            `variant="whitened"` M has that precision whatever is given.
 
     >>> model = nn.Sequential(nn.Embedding(10, 8), nn.Linear(8, 8), nn.Linear(8, 10))
     >>> optimizer = DeVA(model, lr=1e-3)
@@ -101,31 +76,8 @@ class DeVA(BaseOptimizer):
         process_group: Ranks = None,
         wire_dtype: torch.dtype | None = None,
     ) -> None:
-        defaults = {
-            "method": "deva-sinf",
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "nesterov": nesterov,
-            "maximize": maximize,
-            "foreach": foreach,
-            "refresh_every": refresh_every,
-            "stagger": stagger,
-            "variant": variant,
-            "sign_stabilize": sign_stabilize,
-            "msign": msign,
-            "msign_dtype": msign_dtype,
-            "sides": sides,
-            "max_dim": max_dim,
-            "skip_first": skip_first,
-            "rest": rest,
-            "rest_betas": rest_betas,
-            "nonfinite": nonfinite,
-            "state_dtype": state_dtype,
-        }
         routed = param_groups(params) if isinstance(params, nn.Module) else params
-        super().__init__(routed, defaults, process_group, wire_dtype)
+        super().__init__(routed, "deva-sinf", locals())
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters, routed into several groups unless they have a `role`."""
@@ -147,6 +99,7 @@ def _routed(group: dict[str, Any]) -> list[dict[str, Any]]:
     return [{**r, **group, "params": r["params"], "role": r["role"]} for r in param_groups(members)]
 
 
+@documented
 class DeVASinf(BaseOptimizer):
     """DeVA-S∞: the matrix sign of the momentum, adapted to its variance in the eigenbasis.
 
@@ -163,8 +116,8 @@ class DeVASinf(BaseOptimizer):
     method, embeddings and heads included; everything else gets DeVA-ℓ∞. `DeVA` routes a model.
 
     Args:
-        params: Parameters, named parameters or parameter groups.
-        (the others): As for `DeVA`; the defaults are the paper's.
+        state_dtype: dtype of M and V. None is float32, and float64 for float64 parameters. With
+            `variant="whitened"` M has that precision whatever is given.
 
     >>> weight = nn.Parameter(torch.zeros(2, 2))
     >>> weight.grad = torch.tensor([[3.0, 0.0], [0.0, -0.5]])
@@ -205,52 +158,23 @@ class DeVASinf(BaseOptimizer):
         process_group: Ranks = None,
         wire_dtype: torch.dtype | None = None,
     ) -> None:
-        defaults = {
-            "method": "deva-sinf",
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "nesterov": nesterov,
-            "maximize": maximize,
-            "foreach": foreach,
-            "refresh_every": refresh_every,
-            "stagger": stagger,
-            "variant": variant,
-            "sign_stabilize": sign_stabilize,
-            "msign": msign,
-            "msign_dtype": msign_dtype,
-            "sides": sides,
-            "max_dim": max_dim,
-            "skip_first": skip_first,
-            "rest": rest,
-            "rest_betas": rest_betas,
-            "nonfinite": nonfinite,
-            "state_dtype": state_dtype,
-        }
-        super().__init__(params, defaults, process_group, wire_dtype)
+        super().__init__(params, "deva-sinf", locals())
 
 
+@documented
 class DeVALinf(BaseOptimizer):
     """DeVA-ℓ∞: the sign of the momentum, adapted to the variance of the momentum itself.
 
         m ← β₁ m + (1 − β₁) g,   v ← β₂ v + (1 − β₂) m²
         x ← (1 − ηλ) x − η γ ⊙ sign(m),   γ = κ |m| / √(v + ε v̄)
 
-    A cousin of Adam, which averages g² where this averages m². κ is the exact bias correction:
-    with a constant gradient γ = 1 at every step, and DeVA-ℓ∞ moves as Signum does.
+    Adam averages g² where this averages m². κ is the exact bias correction: with a constant
+    gradient γ = 1 at every step, and DeVA-ℓ∞ moves as Signum does.
 
     Args:
-        params: Parameters, named parameters or parameter groups.
-        lr: Learning rate η, a float or a 0-D tensor.
         betas: Decay of m and of v.
         eps: ε, relative to the mean of v.
-        weight_decay: Decoupled weight decay λ.
-        nesterov: Take the sign of β₁ m + (1 − β₁) g.
-        maximize: Climb instead of descend.
-        foreach: False updates one tensor at a time; otherwise small ones go together.
-        nonfinite: `"skip"` or `"raise"`, see `DeVA`.
-        state_dtype: dtype of m and v; float32 (float64 for float64 parameters) unless given.
+        nesterov: Take the sign of β₁ m + (1 − β₁) g in place of that of m.
 
     >>> weight = nn.Parameter(torch.ones(3))
     >>> weight.grad = torch.tensor([1.0, -2.0, 0.0])
@@ -277,16 +201,4 @@ class DeVALinf(BaseOptimizer):
         nonfinite: NonFinite = "skip",
         state_dtype: torch.dtype | None = None,
     ) -> None:
-        defaults = {
-            "method": "deva-linf",
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "nesterov": nesterov,
-            "maximize": maximize,
-            "foreach": foreach,
-            "nonfinite": nonfinite,
-            "state_dtype": state_dtype,
-        }
-        super().__init__(params, defaults)
+        super().__init__(params, "deva-linf", locals())

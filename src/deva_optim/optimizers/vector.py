@@ -7,29 +7,21 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from ..optimizer import BaseOptimizer
-from ..validation import NonFinite
+from ..options import NonFinite, documented
 
 
+@documented
 class AdamW(BaseOptimizer):
-    r"""AdamW: the sign of the momentum, trusted as far as its signal exceeds its noise.
+    """AdamW: the momentum, divided by the root of the average squared gradient.
 
         m ← β₁ m + (1 − β₁) g,   v ← β₂ v + (1 − β₂) g²
         x ← (1 − ηλ) x − η m̂ / (√v̂ + ε),   m̂ = m / (1 − β₁ᵗ),   v̂ = v / (1 − β₂ᵗ)
 
-    The same numbers as `torch.optim.AdamW`, on the engine of the other methods: a common ground
-    for comparisons.
+    It computes the same numbers as `torch.optim.AdamW`, with the code that the other methods use.
 
     Args:
-        params: Parameters, named parameters or parameter groups.
-        lr: Learning rate η, a float or a 0-D tensor.
         betas: Decay of m and of v.
         eps: ε, added to the root.
-        weight_decay: Decoupled weight decay λ.
-        maximize: Climb instead of descend.
-        foreach: False updates one tensor at a time; otherwise small ones go together.
-        nonfinite: What a NaN or infinity in a gradient does: `"skip"` leaves out the step of that
-            parameter, `"raise"` raises before anything is changed.
-        state_dtype: dtype of m and v; float32 (float64 for float64 parameters) unless given.
 
     >>> weight = torch.nn.Parameter(torch.ones(3))
     >>> weight.grad = torch.tensor([1.0, -2.0, 0.0])
@@ -54,20 +46,10 @@ class AdamW(BaseOptimizer):
         nonfinite: NonFinite = "skip",
         state_dtype: torch.dtype | None = None,
     ) -> None:
-        defaults = {
-            "method": "adamw",
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "maximize": maximize,
-            "foreach": foreach,
-            "nonfinite": nonfinite,
-            "state_dtype": state_dtype,
-        }
-        super().__init__(params, defaults)
+        super().__init__(params, "adamw", locals())
 
 
+@documented
 class Signum(BaseOptimizer):
     """Signum: the sign of the momentum and nothing else.
 
@@ -77,15 +59,8 @@ class Signum(BaseOptimizer):
     With a momentum of zero it is SignSGD.
 
     Args:
-        params: Parameters, named parameters or parameter groups.
-        lr: Learning rate η, a float or a 0-D tensor.
         momentum: Decay β₁ of m.
-        weight_decay: Decoupled weight decay λ.
-        nesterov: Take the sign of β₁ m + (1 − β₁) g.
-        maximize: Climb instead of descend.
-        foreach: False updates one tensor at a time; otherwise small ones go together.
-        nonfinite: `"skip"` or `"raise"`, see `AdamW`.
-        state_dtype: dtype of m; float32 (float64 for float64 parameters) unless given.
+        nesterov: Take the sign of β₁ m + (1 − β₁) g in place of that of m.
 
     >>> weight = torch.nn.Parameter(torch.ones(3))
     >>> weight.grad = torch.tensor([1.0, -2.0, 0.0])
@@ -110,35 +85,20 @@ class Signum(BaseOptimizer):
         nonfinite: NonFinite = "skip",
         state_dtype: torch.dtype | None = None,
     ) -> None:
-        defaults = {
-            "method": "signum",
-            "lr": lr,
-            "betas": (momentum, 0.0),
-            "weight_decay": weight_decay,
-            "nesterov": nesterov,
-            "maximize": maximize,
-            "foreach": foreach,
-            "nonfinite": nonfinite,
-            "state_dtype": state_dtype,
-        }
-        super().__init__(params, defaults)
+        super().__init__(params, "signum", {**locals(), "betas": (momentum, 0.0)})
 
 
+@documented
 class Lion(BaseOptimizer):
-    """Lion: the sign of a momentum that looks further back than the one it shows.
+    """Lion: the sign of a mean of the momentum and the gradient, the momentum decaying slowly.
 
         x ← (1 − ηλ) x − η sign(β₁ m + (1 − β₁) g)
         m ← β₂ m + (1 − β₂) g
 
     Args:
-        params: Parameters, named parameters or parameter groups.
         lr: Learning rate η, a float or a 0-D tensor; three to ten times below AdamW's.
         betas: Weight of m in the direction, and decay of m.
         weight_decay: Decoupled weight decay λ; three to ten times above AdamW's.
-        maximize: Climb instead of descend.
-        foreach: False updates one tensor at a time; otherwise small ones go together.
-        nonfinite: `"skip"` or `"raise"`, see `AdamW`.
-        state_dtype: dtype of m; float32 (float64 for float64 parameters) unless given.
 
     >>> weight = torch.nn.Parameter(torch.ones(3))
     >>> weight.grad = torch.tensor([1.0, -2.0, 0.0])
@@ -162,14 +122,4 @@ class Lion(BaseOptimizer):
         nonfinite: NonFinite = "skip",
         state_dtype: torch.dtype | None = None,
     ) -> None:
-        defaults = {
-            "method": "lion",
-            "lr": lr,
-            "betas": betas,
-            "weight_decay": weight_decay,
-            "maximize": maximize,
-            "foreach": foreach,
-            "nonfinite": nonfinite,
-            "state_dtype": state_dtype,
-        }
-        super().__init__(params, defaults)
+        super().__init__(params, "lion", locals())

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from ..validation import CHOICES, check_choice
+from ..options import OPTIONS, check_choice
 from .modules import Site
 from .rules import Options, Split, rule_of
 
@@ -60,7 +60,7 @@ def _checked_setting(setting: Setting) -> Options:
         if near and key not in KEYS:  # other keys may be an option of any optimizer
             raise ValueError(f"an override sets {key!r}; did you mean {near[0]!r}?")
         if key in ("role", "layout"):
-            check_choice(key, value, CHOICES[key])
+            OPTIONS[key].check(key, value)
     if "params" in setting:
         raise ValueError("an override cannot set 'params': its matcher names them")
     return dict(setting)

@@ -1,0 +1,106 @@
+"""The baselines with a matrix sign: Muon and AdaMuon."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from ..core.directions import MsignKind
+from ..optimizer import BaseOptimizer
+from ..options import NonFinite, Ranks, Rest, documented
+
+
+@documented
+class Muon(BaseOptimizer):
+    """Muon: the matrix sign of the momentum, with the RMS of AdamW's update.
+
+        M ← β₁ M + (1 − β₁) G
+        X ← (1 − ηλ) X − η · 0.2 √max(n, m) · msign(M)
+
+    The scale is the one that `torch.optim.Muon` calls `"match_rms_adamw"`, so that a learning rate
+    for AdamW carries over.
+
+    Args:
+        eps: ε of the method for the rest.
+
+    >>> weight = torch.nn.Parameter(torch.zeros(2, 2))
+    >>> weight.grad = torch.tensor([[3.0, 0.0], [0.0, -0.5]])
+    >>> Muon([weight], lr=1 / (0.2 * 2**0.5), msign="svd").step()
+    >>> weight.detach() + 0.0
+    tensor([[-1.,  0.],
+            [ 0.,  1.]])
+
+    References:
+        Jordan et al., *Muon: An optimizer for hidden layers in neural networks*, 2024.
+        Liu et al., *Muon is Scalable for LLM Training*, 2025.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        weight_decay: float = 0.1,
+        momentum: float = 0.95,
+        nesterov: bool = False,
+        *,
+        eps: float = 1e-8,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        msign: MsignKind = "newton-schulz",
+        msign_dtype: torch.dtype | None = None,
+        rest: Rest = "adamw",
+        rest_betas: tuple[float, float] = (0.9, 0.99),
+        nonfinite: NonFinite = "skip",
+        state_dtype: torch.dtype | None = None,
+        process_group: Ranks = None,
+        wire_dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(params, "muon", {**locals(), "betas": (momentum, 0.0)})
+
+
+@documented
+class AdaMuon(BaseOptimizer):
+    """AdaMuon: Muon's direction, divided entry by entry by its own running size.
+
+        M ← β₁ M + (1 − β₁) G,   O = msign(sign(M))
+        V ← β₂ V + (1 − β₂) O²,   U = O / (√V + ε)
+        X ← (1 − ηλ) X − η · 0.2 √(n m) / ‖U‖ · U
+
+    Args:
+        betas: Decay of M and of V.
+        eps: ε, added to the root.
+        sign_stabilize: Take the matrix sign of sign(M), as the paper does; False takes that of M.
+
+    >>> weight = torch.nn.Parameter(torch.zeros(4, 6))
+    >>> weight.grad = torch.arange(24.0).view(4, 6).sin()
+    >>> AdaMuon([weight], lr=1.0).step()
+    >>> round(weight.square().mean().sqrt().item(), 4)
+    0.2
+
+    References:
+        Si et al., *AdaMuon: Adaptive Muon Optimizer*, 2025.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float] = (0.95, 0.95),
+        eps: float = 1e-8,
+        weight_decay: float = 0.1,
+        nesterov: bool = False,
+        *,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        sign_stabilize: bool = True,
+        msign: MsignKind = "newton-schulz",
+        msign_dtype: torch.dtype | None = None,
+        rest: Rest = "adamw",
+        rest_betas: tuple[float, float] = (0.9, 0.99),
+        nonfinite: NonFinite = "skip",
+        state_dtype: torch.dtype | None = None,
+        process_group: Ranks = None,
+        wire_dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(params, "adamuon", locals())

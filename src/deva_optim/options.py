@@ -1,0 +1,327 @@
+"""Every option once: its check, its default in a parameter group, and what it is.
+
+The signature of a class says which options an optimizer takes, and with which defaults. The
+docstrings, the parameter groups and the errors are made from the table here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import math
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, get_args
+
+import torch
+from torch import Tensor
+
+from .core.directions import MSIGN_KINDS
+from .core.matrices import Layout, parts
+from .core.methods import METHODS, RESTS, VARIANTS, method_of
+from .core.state import DTYPES
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
+
+NonFinite = Literal["skip", "raise"]
+Ranks: TypeAlias = "ProcessGroup | DeviceMesh | None"
+Rest = Literal["deva-linf", "adamw", "signum", "lion"]
+Sides = Literal["both", "short"]
+Variant = Literal["default", "factored", "instantaneous", "whitened"]
+
+# Checks: a name and a value → an error that says what the value must be --------------------------
+
+Check = Callable[[str, object], None]
+
+
+def _must_be(
+    requirement: str, holds: Callable[[Any], bool], error: type[Exception] = ValueError
+) -> Check:
+    def check(name: str, value: object) -> None:
+        if not holds(value):
+            raise error(f"{name} must be {requirement}, got {value!r}")
+
+    return check
+
+
+def _one_of(*choices: str) -> Check:
+    return lambda name, value: check_choice(name, value, choices)
+
+
+def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
+    """Raise an error that names the nearest choice, if the value is none of them."""
+    choices = tuple(choices)
+    if value in choices:
+        return
+    near = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.4)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}{hint}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+_any = _must_be("anything", lambda x: True)
+_flag = _must_be("True or False", lambda x: isinstance(x, bool), TypeError)
+_flag_or_none = _must_be("None, True or False", lambda x: x in (None, True, False), TypeError)
+_amount = _must_be("at least 0 and finite", lambda x: _is_number(x) and 0 <= x < math.inf)
+_decay = _must_be("in [0, 1)", lambda x: _is_number(x) and 0 <= x < 1)
+_count = _must_be(
+    "a whole number of at least 1", lambda x: _is_number(x) and isinstance(x, int) and x >= 1
+)
+_rows_or_columns = _must_be("-2 (rows) or -1 (columns)", lambda x: x in (-2, -1))
+_wire_dtype = _must_be(  # float16 would overflow
+    "torch.bfloat16, or None to send numbers as they are", lambda x: x in (None, torch.bfloat16)
+)
+_dtype = _must_be(
+    f"None or one of {', '.join(map(str, DTYPES))}", lambda x: x is None or x in DTYPES
+)
+
+
+def _lr(name: str, value: object) -> None:
+    if isinstance(value, Tensor):
+        if value.numel() != 1 or not value.is_floating_point():
+            raise ValueError(
+                f"{name} must be a float or a 0-D floating-point tensor, got a tensor of shape "
+                f"{tuple(value.shape)} and {value.dtype}"
+            )
+        value = value.item()
+    _amount(name, value)
+
+
+def _betas(name: str, value: object) -> None:
+    if not isinstance(value, tuple) or len(value) not in (2, 3):
+        raise ValueError(f"{name} must be two or three numbers, got {value!r}")
+    for i, beta in enumerate(value):
+        _decay(f"{name}[{i}]", beta)
+
+
+def _split(name: str, value: object) -> None:
+    for size in value if isinstance(value, tuple) else () if value is None else (value,):
+        _count(name, size)
+
+
+def _state_dtype(name: str, value: object) -> None:
+    if value == torch.float16:
+        raise ValueError(
+            f"{name} must not be torch.float16, which cannot hold the square of a gradient above "
+            "256; torch.bfloat16 is as small and has the range of float32"
+        )
+    _dtype(name, value)
+
+
+# The table ---------------------------------------------------------------------------------------
+
+ABSENT: Final = object()  # the default of an argument that no group holds
+
+
+class Option(NamedTuple):
+    """One row of the table.
+
+    Attributes:
+        check: Raises an error that names the option, its value and the requirement, or does not.
+        default: What a group holds unless the user or the class says otherwise.
+        text: What it is. A class for which it is something else says so in its docstring.
+    """
+
+    check: Check
+    default: Any
+    text: str
+
+
+# fmt: off
+OPTIONS: Final[Mapping[str, Option]] = {
+    "params": Option(_any, ABSENT,
+        "Parameters, named parameters or parameter groups."),
+    "lr": Option(_lr, 1e-3,
+        "Learning rate η, a float or a 0-D tensor."),
+    "betas": Option(_betas, (0.9, 0.99),
+        "Decay of M, of V and of the covariances; the last is 0.95 unless given."),
+    "momentum": Option(_any, ABSENT,  # it becomes betas[0], which is checked
+        "Decay β₁ of M."),
+    "eps": Option(_amount, 1e-8,
+        "ε, relative to the mean of V."),
+    "weight_decay": Option(_amount, 0.0,
+        "Decoupled weight decay λ."),
+    "nesterov": Option(_flag, False,
+        "Take the direction of β₁ M + (1 − β₁) G in place of that of M."),
+    "maximize": Option(_flag, False,
+        "Maximize the objective instead of minimizing it."),
+    "foreach": Option(_flag_or_none, None,
+        "False updates one tensor at a time. True and None update tensors of one shape together, "
+        "where they are small enough for that to be faster."),
+    "method": Option(_one_of(*METHODS), "adamw",
+        "The row of `METHODS` that takes the matrices, or everything if it is elementwise."),
+    "refresh_every": Option(_count, 10,
+        "Steps between two refreshes of a basis."),
+    "stagger": Option(_flag, True,
+        "Refresh the bases of different parameters at different steps; False refreshes all of them "
+        "at the same step."),
+    "variant": Option(_one_of(*VARIANTS), "default",
+        '`"default"` is the paper\'s Γ ⊙ msign(M′). `"factored"` keeps V in n + m numbers. '
+        '`"instantaneous"` measures the variance of the gradient in place of the momentum\'s. '
+        '`"whitened"` is msign(Γ ⊙ M′), with V the average of the squared gradient.'),
+    "sign_stabilize": Option(_flag, False,
+        "Take the matrix sign of sign(M′) in place of that of M′."),
+    "msign": Option(_one_of(*MSIGN_KINDS), "newton-schulz",
+        'How the matrix sign is computed: `"newton-schulz"`, `"polar-express"`, `"svd"`, or '
+        '`"soft"`, which does not lift the smaller singular values to one (see '
+        "`deva_optim.msign`)."),
+    "msign_dtype": Option(_dtype, None,
+        "dtype of the products of the matrix sign. None is bfloat16 where the GPU has units for "
+        "it, and the dtype of the computation elsewhere."),
+    "graft": Option(_one_of("adam", "none"), ABSENT,
+        '`"adam"` gives the update the norm of Adam\'s, `"none"` leaves it its own.'),
+    "ema_rate": Option(_decay, 0.999,
+        "Decay ρ of the average of the iterates."),
+    "sides": Option(_one_of(*get_args(Sides)), "both",
+        '`"both"` keeps a basis for each side of a matrix, `"short"` for the shorter side of a '
+        "rectangle alone."),
+    "max_dim": Option(_count, 10_000,
+        "A side that is longer than this keeps the identity as its basis."),
+    "skip_first": Option(_flag, False,
+        "Let the first gradient choose the bases and do nothing else."),
+    "rest": Option(_one_of(*RESTS), "adamw",
+        'The method for what is not a matrix: `"adamw"`, `"deva-linf"`, `"signum"` or `"lion"`. '
+        "Pass `param_groups(model)` to give it embeddings and output heads as well."),
+    "rest_betas": Option(_betas, (0.9, 0.99),
+        "The betas of the method for the rest."),
+    "nonfinite": Option(_one_of(*get_args(NonFinite)), "skip",
+        'What a NaN or an infinity in a gradient does: `"skip"` leaves out the step of that '
+        'parameter, `"raise"` raises an error before anything is changed.'),
+    "state_dtype": Option(_state_dtype, None,
+        "dtype of the momentum and of the second moment, where there is one. None is float32, and "
+        "float64 for float64 parameters."),
+    "role": Option(_one_of("auto", "matrix", "vector"), "auto",
+        '`"vector"` is for the method of the rest, `"matrix"` for matrices alone; `"auto"` goes by '
+        "the shape of each parameter."),
+    "layout": Option(_one_of(*get_args(Layout)), "auto",
+        '`"conv"` flattens all dimensions but the first, `"stack"` reads the last two as a matrix; '
+        '`"auto"` flattens from four dimensions on.'),
+    "split": Option(_split, None,
+        "The number of equal parts, or the sizes of the parts, that a fused weight is cut into."),
+    "split_dim": Option(_rows_or_columns, -2,
+        "The dimension along which it is cut: -2 for rows, -1 for columns."),
+    "process_group": Option(_any, ABSENT,
+        "The ranks that hold copies of the parameters (a process group or a device mesh), to share "
+        "the work among them. DTensors know their ranks by themselves."),
+    "wire_dtype": Option(_wire_dtype, ABSENT,
+        "torch.bfloat16 halves what ranks send each other for matrices in float32, by rounding it; "
+        "state and arithmetic stay as they are. None sends numbers as they are."),
+}
+# fmt: on
+
+DEFAULTS: Final[Mapping[str, Any]] = {
+    name: option.default for name, option in OPTIONS.items() if option.default is not ABSENT
+}
+"""What a group holds unless the user or the class says otherwise."""
+
+
+# What is made of it: groups, and the documentation of classes ------------------------------------
+
+
+def group_defaults(method: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """What the groups of an optimizer hold unless they say otherwise.
+
+    Args:
+        method: The row of `METHODS`.
+        options: The `locals()` of the `__init__` of a class. What no group holds is checked here
+            and left out; the rest is checked with each group.
+    """
+    given = {name: value for name, value in options.items() if name in OPTIONS}
+    for name in given.keys() - DEFAULTS.keys():
+        OPTIONS[name].check(name, given.pop(name))
+    return {**DEFAULTS, **given, "method": method}
+
+
+def checked_group(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """A group with all its options, or an error that says what is wrong with one of them."""
+    group = {**defaults, **given}
+    if "momentum" in given:  # torch's name for the first of the betas
+        group["betas"] = (group.pop("momentum"), *group["betas"][1:])
+    for name in ("betas", "rest_betas", "split"):
+        if isinstance(group[name], list):
+            group[name] = tuple(group[name])
+    for name in DEFAULTS:
+        OPTIONS[name].check(name, group[name])
+    if group["variant"] != "default" and f"{group['method']}-{group['variant']}" not in METHODS:
+        raise ValueError(f"variant {group['variant']!r} is none of {group['method']}'s")
+    method = method_of(group)
+    if group["skip_first"] and (method.basis is None or not method.basis.tracked):
+        raise ValueError(
+            f"skip_first is for DeVA-S∞ and SOAP alone, got True for {group['method']}"
+        )
+    if group["sign_stabilize"] and method.whitens:
+        raise ValueError(
+            f"sign_stabilize undoes variant {group['variant']!r}: the sign of Γ ⊙ M is that of M; "
+            "leave it out, or take variant='default'"
+        )
+    return group
+
+
+_T = TypeVar("_T")
+_SECTION: Final = re.compile(r"^Args:\n((?: {4}.*\n)+)", re.MULTILINE)
+_ARGUMENT: Final = re.compile(r"^ {4}(\w+): (.*\n(?: {8}.*\n)*)", re.MULTILINE)
+
+
+def documented(cls: type[_T]) -> type[_T]:
+    """The class, its docstring completed by every argument, in the order of the signature.
+
+    In the source the section `Args:` has the sentences that are particular to the class; the table
+    has the others. All of them are in `cls.arguments`, too.
+    """
+    signature = inspect.signature(cls).parameters
+    doc = inspect.cleandoc(cls.__doc__ or "") + "\n"  # python -OO has none
+    section = _SECTION.search(doc)
+    own = {} if section is None else dict(_ARGUMENT.findall(section[1]))
+    if own.keys() - signature.keys():
+        raise TypeError(f"{cls.__name__} has no argument {min(own.keys() - signature.keys())}")
+    texts = {name: " ".join(own.get(name, OPTIONS[name].text).split()) for name in signature}
+    cls.arguments = texts  # type: ignore[attr-defined]  # `BaseOptimizer` declares it
+    if section is not None:
+        lines = [_entry(name, text, signature[name].default) for name, text in texts.items()]
+        cls.__doc__ = doc[: section.start(1)] + "".join(lines) + doc[section.end(1) :]
+    return cls
+
+
+def _entry(name: str, text: str, default: object) -> str:
+    shown = f'"{default}"' if isinstance(default, str) else repr(default)
+    text = f"{name}: {text}" + ("" if default is inspect.Parameter.empty else f" Default: {shown}.")
+    lines = textwrap.wrap(
+        text, 96, initial_indent=" " * 4, subsequent_indent=" " * 8, break_on_hyphens=False
+    )
+    return "\n".join(lines) + "\n"
+
+
+# What a parameter must be ------------------------------------------------------------------------
+
+
+def as_list(params: object) -> list[Any]:
+    """The parameters of a group, in an order that a checkpoint can rely on."""
+    if isinstance(params, set):
+        raise TypeError("params must come in ordered collections, got a set; use a list")
+    return [params] if isinstance(params, Tensor) else list(params)  # type: ignore[call-overload]
+
+
+def check_parameter(param: Tensor, name: str, group: Mapping[str, Any]) -> None:
+    """Raise an error if a parameter cannot be optimized as its group says."""
+    if param.requires_grad:  # a frozen weight may be quantised, or a placeholder
+        if param.is_complex():
+            raise TypeError(f"{name} is complex; optimize torch.view_as_real of it")
+        if not param.is_floating_point():
+            raise TypeError(f"{name} must be a floating-point tensor, got {param.dtype}")
+        if param.numel() == 0:
+            raise ValueError(f"{name} has no elements (shape {tuple(param.shape)}); leave it out")
+    try:
+        found = parts(tuple(param.shape), group["layout"], group["split"], group["split_dim"])
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    if group["role"] == "matrix" and not found:
+        raise ValueError(
+            f"{name} is not a matrix (shape {tuple(param.shape)}), but its group has "
+            "role='matrix'; use 'vector' or 'auto'"
+        )
