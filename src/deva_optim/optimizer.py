@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar, overload
 
 import torch
@@ -19,8 +19,8 @@ from .core.parameters import STRUCTURE, Reading, read
 from .core.skips import SkipLog
 from .core.state import check_loaded, named_dtypes, unwrap_, wrapped
 from .core.step import advance_, decay_
+from .local import Local, Strategy
 from .options import DEFAULTS, as_list, check_parameter, checked_group, group_defaults
-from .sharing import Sharing
 from .telemetry import Records, Telemetry, numbered
 
 
@@ -56,7 +56,9 @@ class BaseOptimizer(Optimizer):
         self.telemetry_every = 10
         self._skips, self._records, self._steps = SkipLog(), Records(), 0
         self._read: tuple[list[Any], list[Reading]] = [], []
-        self._sharing = Sharing(options.get("process_group"), options.get("wire_dtype"))
+        ranks = Local(options.get("process_group"), options.get("wire_dtype"))
+        self._ranks: Strategy = ranks
+        self._shared: Collection[Tensor] = ()  # the parameters that several ranks share
         super().__init__(params, defaults)
 
     @property
@@ -97,7 +99,7 @@ class BaseOptimizer(Optimizer):
         >>> {key: round(x, 4) for key, x in optimizer.telemetry()["weight"].items()}
         {'msign_error': 0.0, 'update_ratio': 0.0291, 'skipped': 0.0}
         """
-        found = self._records.rows()
+        found = self._ranks.merged(self._records.rows())
         ordered = {r.name: found[r.name] for r in self.readings() if r.name in found}
         return numbered(ordered, self._skips.of)
 
@@ -116,7 +118,7 @@ class BaseOptimizer(Optimizer):
                 raise ValueError(f"{name} is given twice; every parameter belongs to one group")
             known.add(id(param))
         super().add_param_group(group)
-        self._sharing.add(self.param_groups[-1]["params"])
+        self._find_shared(self.param_groups[-1]["params"])
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -132,7 +134,7 @@ class BaseOptimizer(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         if not self.state:  # until now others may have been put in the place of parameters
-            self._sharing.add([p for group in self.param_groups for p in group["params"]])
+            self._find_shared([r.param for r in self.readings()])
         recorded = self.telemetry_every > 0 and self._steps % self.telemetry_every == 0
         self._steps += 1
         updated, resting = screen(self.items(), self._skips)
@@ -140,6 +142,9 @@ class BaseOptimizer(Optimizer):
             decay_(e)
         for batch in batches(updated):
             self._advance(batch, recorded)
+        if self._shared:
+            for batch in self._ranks.batches(self.readings(), self.state, self._skips):
+                self._advance(batch, recorded)
         return loss
 
     def items(self) -> list[Item]:
@@ -148,12 +153,12 @@ class BaseOptimizer(Optimizer):
         fresh = False
         for r in self.readings():
             grad = r.param.grad
-            if grad is None or (self._sharing and r.param in self._sharing):
+            if grad is None or r.param in self._shared:
                 continue
             if grad.layout != torch.strided or grad.is_complex():
                 check_gradient(grad, r.name)
             own.append(r)
-            fresh |= not self.state[r.param]
+            fresh |= not self.state.get(r.param)
         phase = first_phases(self.readings()) if fresh else {}
         items = []
         for r in own:
@@ -161,6 +166,10 @@ class BaseOptimizer(Optimizer):
             state = self.state[r.param]
             items.append(item(r, r.param, r.param.grad, state, r.parts, phase.get(r.param, 0)))
         return items
+
+    def _find_shared(self, params: list[Tensor]) -> None:
+        self._ranks = self._ranks.add(params)
+        self._shared = self._ranks.shared
 
     def readings(self) -> list[Reading]:
         """How each parameter is read; groups that have changed are read anew."""
@@ -185,13 +194,13 @@ class BaseOptimizer(Optimizer):
         """The squared norm of every gradient, over all ranks, which must all ask for it."""
         kinds: defaultdict[tuple[Any, ...], list[Any]] = defaultdict(list)
         for r in self.readings():
-            if r.param.grad is not None and r.param not in self._sharing:
+            if r.param.grad is not None and r.param not in self._shared:
                 kinds[r.dtype, r.param.device].append(r.param)
         found: dict[Tensor, float] = {}
         for (dtype, _), params in kinds.items():
             squares = norms([p.grad for p in params], dtype).square()
             found.update(zip(params, squares.tolist(), strict=True))
-        return found
+        return found | self._ranks.squared_norms(self.readings())
 
     def state_dict(self) -> StateDict:
         """The state, dtypes by name; of what ranks share as DTensors, which all must ask for."""
@@ -226,14 +235,14 @@ class BaseOptimizer(Optimizer):
             unwrap.remove()
 
     def __getstate__(self) -> dict[str, Any]:
-        if self._sharing:
+        if self._shared:
             raise TypeError(
                 "an optimizer whose parameters are shared by several ranks cannot be copied or "
                 "pickled; make another one and load the state_dict of this one into it"
             )
         own = {
             key: getattr(self, key)
-            for key in ("_skips", "_records", "_steps", "_sharing", "telemetry_every")
+            for key in ("_skips", "_records", "_steps", "_ranks", "_shared", "telemetry_every")
         }
         return {**super().__getstate__(), **own, "_read": ([], [])}
 
@@ -247,16 +256,16 @@ class BaseOptimizer(Optimizer):
     def _blocks(self, key: str) -> dict[Tensor, Tensor]:
         """A state of the shape of its parameter; of one that ranks share, the block of this one."""
         found = {p: x[key] for p, x in self.state.items() if key in x}
-        return found | self._sharing.blocks(self.param_groups, found)
+        return found | self._ranks.blocks(found)
 
 
 def _portable(optimizer: Optimizer, state_dict: StateDict) -> StateDict:
     """The state as any way of saving takes it, and any number of ranks can read it."""
     assert isinstance(optimizer, BaseOptimizer)
-    spread = optimizer._sharing.spread_state(optimizer.param_groups, optimizer.state)
+    shared = optimizer._ranks.saved_state(optimizer.state)
     params = [p for group in optimizer.param_groups for p in group["params"]]
     state = {
-        i: spread.get(params[i], x) if isinstance(i, int) else x
+        i: shared.get(params[i], x) if isinstance(i, int) else x
         for i, x in state_dict["state"].items()
     }
     return {**state_dict, "state": state, "param_groups": named_dtypes(state_dict["param_groups"])}
@@ -266,5 +275,5 @@ def _unwrap_(optimizer: Optimizer) -> None:
     assert isinstance(optimizer, BaseOptimizer)
     readings = optimizer.readings()
     check_loaded([r for r in readings if optimizer.state.get(r.param)], optimizer.state)
-    optimizer._sharing.take_(optimizer.param_groups, optimizer.state)
+    optimizer._ranks.load_state_(readings, optimizer.state)
     unwrap_(optimizer)

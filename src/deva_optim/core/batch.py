@@ -308,10 +308,10 @@ def batches(items: Iterable[Item]) -> Iterator[Batch]:
     """The items as batches of one kind each, none larger than what pays."""
     kinds: dict[tuple[Any, ...], list[Item]] = {}
     for e in items:
-        kind = (id(e.reading.group), e.reading.method.name, e.param.device)
-        kind += (e.param.dtype, e.grad.dtype, e.waiting > 0, e.parts)
+        group, method, X = id(e.reading.group), e.reading.method.name, e.param
+        alike = group, method, X.device, X.dtype, e.grad.dtype, e.waiting > 0, e.parts
         for i in range(len(e.parts)):
-            kinds.setdefault((*kind, i), []).append(e)
+            kinds.setdefault((*alike, i), []).append(e)
     for key, members in kinds.items():
         index, size = key[-1], _most(members[0])
         kind = Kind(members, index)

@@ -1,15 +1,14 @@
-"""A step over several ranks: what is elementwise stays where it is, every matrix goes to its owner.
+"""A step over several ranks.
 
-Vectors are updated on the blocks that a rank has. The gradient and the weight of a matrix are
-brought together on the rank that owns it, which takes the step of a single process and sends the
-weight back. All ranks see the same squared norms of the gradients, and so decide alike.
+Vectors are updated where they are, each rank its own block. The gradient and the weight of a matrix
+are gathered on the rank that owns it, which takes the step of a single process and sends the weight
+back. All ranks see the same norms of the gradients, and so they decide alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from math import isfinite
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,211 +16,221 @@ from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from ..core.batch import Entry, Stack, decay_, stacks
-from ..core.gradients import screen_known
+from ..core.balance import first_phases, step_cost
+from ..core.batch import Batch, Item, batches, item
+from ..core.gradients import check_gradient, choose_units_, screen_known
+from ..core.linalg import norms, scalar_dtype
 from ..core.matrices import whole
-from ..core.parameters import Member
+from ..core.parameters import Reading
 from ..core.skips import SkipLog
-from ..core.state import initial_state
-from ..core.units import compute_dtype, fit_, narrowed, norms, scalar_dtype
-from ..core.variance import LINF
-from ..options import check_gradient
-from ..telemetry import Rows, looks_at_gradient, rows
-from .checkpoint import block, spread_state, take_
-from .owners import Roster, local
-from .pipeline import Job, overlapped, rounds
-from .placement import Crew
+from ..core.step import decay_
+from .checkpoint import State, check_origin, load_state_, own_block, saved_state
+from .owners import Owners
+from .pipeline import WorkItem, overlapped, rounds
+from .placement import RankGroup, local
 
-Grads = Mapping[Tensor, Tensor | None]  # of each parameter the block of this rank
-State = Mapping[Tensor, dict[str, Any]]
+T = TypeVar("T")
+Grads = Mapping[Tensor, Tensor | None]  # for each parameter this rank's block of its gradient
 
 
-class Fleet(Roster):
-    """The parameters that several ranks share: their steps and their checkpoints.
+class Distributed:
+    """The parameters of an optimizer that several ranks share.
+
+    All ranks that share them must call the same methods in the same order.
 
     Args:
-        ranks: Who shares the parameters that are not DTensors; None if nobody does.
-        wire_dtype: dtype of float32 numbers on their way; None leaves them as they are.
+        process_group: The ranks that hold copies of the parameters that are not DTensors; None if
+            these are not shared.
+        wire_dtype: The dtype in which float32 numbers are sent; None sends them as they are.
     """
 
     def __init__(
-        self, ranks: ProcessGroup | DeviceMesh | None, wire_dtype: torch.dtype | None
+        self, process_group: ProcessGroup | DeviceMesh | None, wire_dtype: torch.dtype | None
     ) -> None:
-        super().__init__(ranks)
+        self._owners = Owners(process_group)
         self._wire_dtype = wire_dtype
 
-    def stacks(
-        self,
-        members: list[Member],
-        state: State,
-        phases: Callable[[], dict[Tensor, int]],
-        log: SkipLog,
-    ) -> Iterator[Stack]:
-        """The stacks that this rank advances; the weights it owns are sent to the others."""
-        grads = {m.param: _local_grad(m) for m in members}
-        present, sizes = self._agree(members, grads)
-        self.assign(present)
-        phase = phases() if any(not state[m.param] for m in present) else {}
-        jobs = [
-            self._job(m, grads[m.param], state[m.param], phase.get(m.param, 0)) for m in present
-        ]
-        kept = {id(e) for e in screen_known([job.entry for job in jobs], sizes, log)}
-        jobs = [job for job in jobs if id(job.entry) in kept]
-        for job in jobs:
-            if job.entry.rests:
-                decay_(job.entry)
-        jobs = [job for job in jobs if not job.entry.rests]
-        vectors = self._vectors([job for job in jobs if not job.member.is_matrix])
-        matrices = rounds(self, [job for job in jobs if job.member.is_matrix], self._wire_dtype)
-        yield from overlapped(matrices, meanwhile=vectors)
+    @property
+    def shared(self) -> Collection[Tensor]:
+        """The parameters that several ranks share."""
+        return self._owners.placements.keys()
 
-    def squared_norms(self, members: list[Member]) -> dict[Tensor, float]:
+    def add(self, params: Iterable[Tensor]) -> Distributed:
+        """Find out which of these parameters are shared, and how."""
+        for param in params:
+            if param not in self.shared:
+                self._owners.add(param)
+        return self
+
+    def batches(self, readings: list[Reading], state: State, skips: SkipLog) -> Iterator[Batch]:
+        """The batches that this rank advances; the weights it owns are sent to the other ranks."""
+        params = self._shared(readings)
+        grads = {r.param: _local_gradient(r) for r in params}
+        sizes = self._agree(params, grads)
+        present = [r for r in params if r.param in sizes]
+        self._assign(present)
+        phase = first_phases(readings) if any(not state[r.param] for r in present) else {}
+        items = [self._work_item(r, grads, state, phase.get(r.param, 0)) for r in present]
+        seen = torch.tensor(list(sizes.values()), dtype=torch.float64)
+        updated, resting = screen_known([x.item for x in items], seen, skips)
+        for e in resting:
+            decay_(e)
+        kept = {id(e) for e in updated}
+        items = [x for x in items if id(x.item) in kept]
+        vectors = self._vectors([x for x in items if x.owner < 0])
+        matrices = [x for x in items if x.owner >= 0]
+        travelling = rounds(self._owners.groups, matrices, self._wire_dtype)
+        yield from overlapped(travelling, _arrived, meanwhile=vectors)
+
+    def squared_norms(self, readings: list[Reading]) -> dict[Tensor, float]:
         """The squared norm of every gradient that any rank has."""
-        present, sizes = self._agree(members, {m.param: _local_grad(m) for m in members})
-        return {m.param: size**2 for m, size in zip(present, sizes.tolist(), strict=True)}
+        params = self._shared(readings)
+        sizes = self._agree(params, {r.param: _local_gradient(r) for r in params})
+        return {param: size**2 for param, size in sizes.items()}
 
-    def telemetry(self, members: list[Member], state: State) -> Rows:
-        """What can be said of every matrix that has taken a step, told by the owners to all."""
-        stepped = [m for m in members if m.is_matrix and state.get(m.param)]
-        grads = {m.param: _local_grad(m) for m in stepped}
-        present, sizes = self._agree(stepped, grads)
-        there = {m.param for m, x in zip(present, sizes.tolist(), strict=True) if isfinite(x)}
-        jobs = [self._job(m, grads[m.param], state[m.param], 0) for m in stepped]
-        seen = [j for j in jobs if j.member.param in there or not looks_at_gradient(j.entry)]
-        found: Rows = {}
-        for some in rounds(self, seen):
-            some.send()
-            found |= rows(some.receive())
-            some.let_go()
-        for crew in self.crews:
-            found |= crew.union(found)
-        return {m.name: found[m.name] for m in stepped if m.name in found}
+    def merged(self, rows: dict[str, T]) -> dict[str, T]:
+        """What any rank has to say, by name."""
+        for group in self._owners.groups:
+            rows = {**rows, **group.merged(rows)}
+        return rows
 
-    def spread_state(self, members: list[Member], state: State) -> dict[Tensor, dict[str, Any]]:
-        """The state of the members as a checkpoint has it."""
-        return spread_state(self, members, state)
+    def blocks(self, wholes: Mapping[Tensor, Tensor]) -> dict[Tensor, Tensor]:
+        """This rank's blocks of states that have the shapes of their parameters."""
+        return {p: own_block(self._owners, p, wholes[p]) for p in self.shared if p in wholes}
 
-    def take_(self, members: list[Member], state: State) -> None:
-        """Give every rank its part of a state that was loaded."""
-        take_(self, members, state)
+    def saved_state(self, state: State) -> dict[Tensor, dict[str, Any]]:
+        """The state as a checkpoint has it: in equal shares, as DTensors."""
+        return saved_state(self._owners, state)
 
-    def block(self, m: Member, x: Tensor) -> Tensor:
-        """This rank's block of a state of the parameter's shape, which all ranks must ask for."""
-        return block(self, m, x)
+    def load_state_(self, readings: list[Reading], state: State) -> None:
+        """Replace a loaded state by this rank's part of it; matrices get new owners."""
+        loaded = {r.param: r for r in self._shared(readings) if state.get(r.param)}
+        check_origin(self._owners, loaded, state)
+        self._owners.clear()
+        self._assign(loaded.values())
+        load_state_(self._owners, loaded, state)
 
-    def _agree(self, members: list[Member], grads: Grads) -> tuple[list[Member], Tensor]:
-        """The members that have a gradient on any rank, and their norms, on the host."""
-        count, squares = {}, {}
-        for crew in self.crews:
-            mine = [m for m in members if self._spreads[m.param].crew is crew]
-            for m, (n, square) in zip(mine, _sums(crew, mine, grads), strict=True):
-                count[m.param], squares[m.param] = n, square
-        present = [m for m in members if count[m.param]]
-        for m in present:
-            self._check_count(m, round(count[m.param]))
-        sizes = [(squares[m.param] / self._spreads[m.param].copies) ** 0.5 for m in present]
-        return present, torch.tensor(sizes, dtype=torch.float64)
+    def _shared(self, readings: list[Reading]) -> list[Reading]:
+        return [r for r in readings if r.param in self.shared]
 
-    def _check_count(self, m: Member, count: int) -> None:
-        """A block without gradient counts as zero; but copies of a weight must stay the same."""
-        spread = self._spreads[m.param]
-        if count < spread.crew.size and spread.copies > 1:
-            raise RuntimeError(
-                f"{m.name} has a gradient on {count} of the {spread.crew.size} ranks that hold "
-                "it; reduce gradients over all of them before the step"
-            )
+    def _assign(self, params: Iterable[Reading]) -> None:
+        """Choose an owner for every matrix that has none."""
+        new = [r for r in params if r.is_matrix and r.param not in self._owners.owner_of]
+        self._owners.assign({r.param: step_cost(r.parts, r.method, r.group) for r in new})
 
-    def _job(self, m: Member, grad: Tensor | None, state: dict[str, Any], phase: int) -> Job:
-        spread, X = self._spreads[m.param], local(m.param)
+    def _agree(self, params: list[Reading], grads: Grads) -> dict[Tensor, float]:
+        """The norm of every gradient that any rank has, over all ranks."""
+        counts: dict[Tensor, int] = {}
+        sizes: dict[Tensor, float] = {}
+        for group in self._owners.groups:
+            some = [r for r in params if self._owners.placements[r.param].group is group]
+            for r, (count, square) in zip(some, _sums(group, some, grads), strict=True):
+                counts[r.param] = round(count)
+                sizes[r.param] = (square / self._owners.placements[r.param].copies) ** 0.5
+        for r in params:
+            count, placement = counts[r.param], self._owners.placements[r.param]
+            # A block without gradient counts as zero; but copies of a weight must stay the same.
+            if 0 < count < placement.group.size and placement.copies > 1:
+                raise RuntimeError(
+                    f"{r.name} has a gradient on {count} of the {placement.group.size} ranks that "
+                    "hold it; reduce gradients over all of them before the step"
+                )
+        return {r.param: sizes[r.param] for r in params if counts[r.param]}
+
+    def _work_item(self, r: Reading, grads: Grads, state: State, phase: int) -> WorkItem[Item]:
+        """What a step works on: this rank's blocks of gradient and weight, and their state."""
+        X, placement, values = local(r.param), self._owners.placements[r.param], state[r.param]
+        owner, parts, like = self._owners.owner_of.get(r.param, -1), r.parts, X
+        grad = grads[r.param]
         if grad is None:
-            grad = torch.zeros_like(X, dtype=getattr(m.param, "grad_dtype", None))
-        if not m.is_matrix:
+            grad = torch.zeros_like(X, dtype=getattr(r.param, "grad_dtype", None))
+        if r.is_matrix:  # the owner keeps the state of the whole, others the shapes of it
+            like = X.new_empty(()).expand(r.param.shape)
+            like = like if owner == placement.group.rank else like.to("meta")
+        else:
             parts = (whole(tuple(X.shape)),)
-            if not state:
-                state.update(initial_state(X, m.group, m.method, parts))
-            entry = Entry(X, grad, state, m.group, m.method, parts, m.name)
-            return Job(m, entry, spread, -1, grad, X)
-        if not state:
-            state.update(self._matrix_state(m, X, phase))
-        entry = Entry(X, grad, state, m.group, m.method, m.parts, m.name)
-        if m.method.basis is not None:
-            entry.clock, entry.waiting = int(state["clock"]), int(state["waiting"])
-        return Job(m, entry, spread, self._owners[m.param], grad, X)
+        fresh = not values
+        found = item(r, X, grad, values, parts, phase, like)
+        if fresh:
+            values["step"] = X.new_zeros((), dtype=torch.float32)  # all ranks count steps
+        # An average of iterates is made of exact weights; weight decay can do with less.
+        return WorkItem(found, placement, owner, found.grad, X, exact=r.method.averages)
 
-    def _matrix_state(self, m: Member, X: Tensor, phase: int) -> dict[str, Tensor]:
-        """The state of a matrix; other ranks than its owner know the names and shapes of it."""
-        like = X.new_empty(()).expand(m.param.shape)
-        state = initial_state(
-            like if self.owns(m.param) else like.to("meta"), m.group, m.method, m.parts, phase
-        )
-        return {**state, "step": X.new_zeros((), dtype=torch.float32)}
-
-    def _vectors(self, jobs: list[Job]) -> Iterator[Stack]:
-        """The elementwise ones; an ε relative to a mean is told the mean over ranks."""
-        apart = [j for j in jobs if j.entry.method.adaptation is LINF and j.spread.cut]
-        for job in jobs:
-            fit_(job.entry)
+    def _vectors(self, items: list[WorkItem[Item]]) -> Iterator[Batch]:
+        """The batches of vectors; an ε that is relative to a mean is told that over all ranks."""
+        apart = []
+        for x in items:
+            choose_units_(x.item)
+            adaptation = x.item.reading.method.adaptation
+            if adaptation is not None and adaptation.whole_mean and x.placement.sharded:
+                apart.append(x)
         means = self._means(apart)
-        told = {id(j.entry) for j in apart}
-        yield from stacks(j.entry for j in jobs if id(j.entry) not in told)
-        for stack in stacks(j.entry for j in apart):
-            stack.mean = torch.stack([means[id(e)] for e in stack.entries]).to(stack.dtype)
-            yield stack
+        yield from batches(x.item for x in items if x.param not in means)
+        for b in batches(x.item for x in apart):
+            b.mean = torch.stack([means[e.param] for e in b.items]).to(b.dtype)
+            yield b
 
-    def _means(self, jobs: list[Job]) -> dict[int, Tensor]:
-        """The mean that V is about to have, over all ranks, by entry."""
-        sums = {
-            id(e): total
-            for stack in stacks(j.entry for j in jobs)
-            for e, total in zip(stack.entries, _next_sums(stack), strict=True)
+    def _means(self, items: list[WorkItem[Item]]) -> dict[Tensor, Tensor]:
+        """For this rank's block of each weight the mean that V will have after this step."""
+        found = {
+            e.param: total
+            for b in batches(x.item for x in items)
+            for e, total in zip(b.items, _next_sums(b), strict=True)
         }
-        for crew in self.crews:
-            mine = [j for j in jobs if j.spread.crew is crew]
-            if mine:
-                device = mine[0].entry.param.device
-                total = torch.stack([sums[id(j.entry)].to(scalar_dtype(device)) for j in mine])
-                crew.sum_(total)
-                for j, x in zip(mine, total, strict=True):
-                    sums[id(j.entry)] = x / (j.spread.copies * j.member.param.numel())
-        return sums
+        for group in self._owners.groups:
+            some = [x for x in items if x.placement.group is group]
+            if some:
+                dtype = scalar_dtype(some[0].param.device)
+                totals = torch.stack([found[x.param].to(dtype) for x in some])
+                group.sum_(totals)
+                for x, total in zip(some, totals, strict=True):
+                    found[x.param] = total / x.placement.load
+        return found
 
 
-def _local_grad(m: Member) -> Tensor | None:
-    """This rank's block of a gradient, which is laid out as the parameter is if it was not."""
-    param, grad = m.param, m.param.grad
+def _arrived(items: list[Item]) -> Iterator[Batch]:
+    """The batches of matrices that have arrived on their owner."""
+    for e in items:
+        choose_units_(e)
+    return batches(items)
+
+
+def _local_gradient(r: Reading) -> Tensor | None:
+    """This rank's block of a gradient, which is first placed as its parameter if it was not."""
+    param, grad = r.param, r.param.grad
     if grad is None:
         return None
-    check_gradient(grad, m.name)
+    check_gradient(grad, r.name)
     if isinstance(grad, DTensor) and isinstance(param, DTensor):
         if grad.placements != param.placements:
             param.grad = grad = grad.redistribute(param.device_mesh, param.placements)
-        return narrowed(grad.to_local(), param)
-    return narrowed(grad, param)
+        grad = grad.to_local()
+    return grad.to(r.dtype) if grad.dtype == torch.float64 else grad
 
 
-def _sums(crew: Crew, members: list[Member], grads: Grads) -> list[tuple[float, float]]:
-    """For each member how many ranks have a gradient, and its squared norm over all of them."""
-    if not members:
+def _sums(group: RankGroup, params: list[Reading], grads: Grads) -> list[list[float]]:
+    """For each parameter how many ranks have a gradient, and the sum of its squares over them."""
+    if not params:
         return []
-    device = local(members[0].param).device
-    table = torch.zeros(len(members), 2, dtype=scalar_dtype(device), device=device)
+    device = local(params[0].param).device
+    table = torch.zeros(len(params), 2, dtype=scalar_dtype(device), device=device)
     for dtype in (torch.float32, torch.float64):
         found = {
             i: grad
-            for i, m in enumerate(members)
-            if compute_dtype(m.param) == dtype and (grad := grads[m.param]) is not None
+            for i, r in enumerate(params)
+            if r.dtype == dtype and (grad := grads[r.param]) is not None
         }
         if found:
             squares = norms(list(found.values()), dtype).square()
             table[list(found)] = torch.stack([torch.ones_like(squares), squares], 1).to(table.dtype)
-    crew.sum_(table)
-    counts, squares = table.cpu().unbind(1)
-    return list(zip(counts.tolist(), squares.tolist(), strict=True))
+    group.sum_(table)
+    return table.tolist()
 
 
-def _next_sums(stack: Stack) -> Tensor:
-    """The sum of the V that DeVA-ℓ∞ is about to have, for each member of the stack."""
-    beta1, beta2, _ = stack.betas
-    M = stack.read("exp_avg").lerp(stack.G, 1 - beta1).flatten(1)
-    V = stack.read("exp_avg_sq").flatten(1)
-    return beta2 * V.sum(1) + (1 - beta2) * M.square().sum(1)
+def _next_sums(b: Batch) -> Tensor:
+    """The sum that V of DeVA-ℓ∞ will have after this step, for each item of the batch."""
+    beta1, beta2, _ = b.betas
+    M = b.state["exp_avg"].lerp(b.G, 1 - beta1).flatten(1)
+    V = b.state["exp_avg_sq"].flatten(1)
+    sums: Tensor = beta2 * V.sum(1) + (1 - beta2) * M.square().sum(1)
+    return sums
