@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 import deva_optim as do
+from deva_optim.core.balance import share_out, step_cost
 from deva_optim.core.matrices import parts
-from deva_optim.core.ownership import owners, step_cost
 from deva_optim.options import DEFAULTS
 
 Shape = tuple[int, ...]
@@ -44,15 +44,15 @@ def test_no_rank_has_much_more_than_its_share(
 ) -> None:
     load = [0] * size
     cost = costs(model(), method, options)
-    found = owners(cost, load)
+    found = share_out(cost, load)
     assert load == [sum(c for c, o in zip(cost, found, strict=True) if o == r) for r in range(size)]
     assert max(load) * size <= 1.15 * sum(cost)
 
 
 def test_what_comes_later_goes_on_top() -> None:
     load = [0, 0]
-    assert owners([5], load) == [0]
-    assert owners([1, 3], load) == [1, 1]
+    assert share_out([5], load) == [0]
+    assert share_out([1, 3], load) == [1, 1]
     assert load == [5, 4]
 
 

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import deva_optim as do
-from deva_optim.core.schedule import phases
+from deva_optim.core.balance import share_out
 
 COSTS = st.lists(st.integers(1, 1000), min_size=1, max_size=40)
 
 
 @given(COSTS, st.integers(1, 12))
 def test_no_step_has_more_than_its_share_and_one_refresh(costs, period):
-    found = phases(costs, period)
+    found = share_out(costs, [0] * period)
     load = [sum(c for c, p in zip(costs, found, strict=True) if p == i) for i in range(period)]
     assert sum(load) == sum(costs)
     assert max(load) <= sum(costs) / period + max(costs)

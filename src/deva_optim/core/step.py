@@ -337,7 +337,7 @@ def track_bases_(b: Batch) -> None:
         renew_(b, "basis", eigenbasis_, due)
         return
     kept, mask = [], both(b.taken, known)
-    if b.method.rotated:  # M is taken along from the old basis to the new one
+    if b.method.rotated and (b.Q_L is not None or b.Q_R is not None):  # M turns with its basis
         for some in _together(b, "exp_avg", due):
             M = _take(some, b.state["exp_avg"])
             kept.append((some, value(restore(M, *_bases_of(b, some)))))
