@@ -12,9 +12,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from .layouts import Options, Split, cut, layout_of, matrices
 from .modules import Site, find_sites
 from .overrides import Matcher, Setting, match_overrides, match_splits, template
-from .rules import Options, Split, cut, layout_of, matrices, rule_of
+from .rules import rule_of
 
 
 def param_groups(

@@ -13,8 +13,9 @@ from typing import Any
 from torch import nn
 
 from ..validation import CHOICES, check_choice
+from .layouts import Options, Split
 from .modules import Site
-from .rules import Options, Split, rule_of
+from .rules import rule_of
 
 Matcher = str | re.Pattern[str] | type[nn.Module]
 Setting = str | Mapping[str, Any]
