@@ -13,8 +13,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from .layouts import Options, Split, cut, layout_of, matrices
-from .modules import Site, find_sites
-from .overrides import Matcher, Setting, match_overrides, match_splits, template
+from .modules import ModelParameter, model_parameters, without_numbers
+from .overrides import Matcher, Setting, match_overrides, match_splits
 from .rules import rule_of
 
 
@@ -70,12 +70,12 @@ def param_groups(
         vector | 0.weight 3.weight
         vector, no decay | 1.bias 3.bias
     """
-    sites = find_sites(model)
-    settings = match_overrides(sites, overrides)
-    splits = match_splits(sites, settings, split or {})
+    params = model_parameters(model)
+    settings = match_overrides(params, overrides)
+    splits = match_splits(params, settings, split or {})
     routes = [
-        (site, *_route(site, setting, told, decay_1d))
-        for site, setting, told in zip(sites, settings, splits, strict=True)
+        (p, *_route(p, setting, told, decay_1d))
+        for p, setting, told in zip(params, settings, splits, strict=True)
     ]
     return _grouped(routes)
 
@@ -117,38 +117,40 @@ class Named(tuple[str, Tensor]):
     why: str = ""
 
 
-def _route(site: Site, setting: Options, told: Split | None, decay_1d: bool) -> tuple[Options, str]:
+def _route(
+    p: ModelParameter, setting: Options, told: Split | None, decay_1d: bool
+) -> tuple[Options, str]:
     """The options of a parameter's group, and why they are so."""
-    rule = rule_of(site)
+    rule = rule_of(p)
     options = {**rule.options}
     if decay_1d:
         options.pop("weight_decay", None)
     options.update(setting)
     if options["role"] == "vector":
         return options, "override" if "role" in setting else rule.why
-    layout = layout_of(site)
-    options = {**cut(site, layout.parts(site) if told is None else told), **options}
-    name = site.names[0] or "a parameter"
-    if not _reading(site.shape, options, name) and options["role"] == "matrix":
+    layout = layout_of(p)
+    options = {**cut(p, layout.parts(p) if told is None else told), **options}
+    name = p.names[0] or "a parameter"
+    if not _reading(p.shape, options, name) and options["role"] == "matrix":
         raise ValueError(
-            f"{name} of shape {site.shape} cannot have the role 'matrix', which takes two sides of "
+            f"{name} of shape {p.shape} cannot have the role 'matrix', which takes two sides of "
             "at least 2; leave it out of the override, or split it into fewer parts"
         )
     return options, layout.why if told is None else "split by the user"
 
 
-def _grouped(routes: Iterable[tuple[Site, Options, str]]) -> list[dict[str, Any]]:
+def _grouped(routes: Iterable[tuple[ModelParameter, Options, str]]) -> list[dict[str, Any]]:
     """Groups of equal options, matrices first, otherwise in the order of their first parameter."""
     groups: dict[str, dict[str, Any]] = {}
-    for site, options, why in routes:
+    for p, options, why in routes:
         key = repr(sorted(options.items()))
         group = groups.setdefault(key, {"params": [], "name": _group_name(options), **options})
-        group["params"].append(_named(site, why) if site.names[0] else site.param)
+        group["params"].append(_named(p, why) if p.names[0] else p.tensor)
     return sorted(groups.values(), key=lambda group: bool(group["role"] == "vector"))
 
 
-def _named(site: Site, why: str) -> Named:
-    pair = Named((site.names[0], site.param))
+def _named(p: ModelParameter, why: str) -> Named:
+    pair = Named((p.names[0], p.tensor))
     pair.why = why
     return pair
 
@@ -213,7 +215,7 @@ def _rows(group: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
     """(names, shape, matrices, why) for each kind of parameter in a group."""
     kinds: dict[tuple[str, tuple[int, ...], str], list[str]] = {}
     for name, param, why in _members(group):
-        kinds.setdefault((template(name), tuple(param.shape), why), []).append(name)
+        kinds.setdefault((without_numbers(name), tuple(param.shape), why), []).append(name)
     rows = []
     for (_, shape, why), names in kinds.items():
         found = _reading(shape, group, names[0])

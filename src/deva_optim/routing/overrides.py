@@ -14,7 +14,7 @@ from torch import nn
 
 from ..validation import CHOICES, check_choice
 from .layouts import Options, Split
-from .modules import Site
+from .modules import ModelParameter, without_numbers
 from .rules import rule_of
 
 Matcher = str | re.Pattern[str] | type[nn.Module]
@@ -25,22 +25,22 @@ KEYS = ("role", "layout", "split", "split_dim", "lr", "weight_decay")
 
 
 def match_overrides(
-    sites: list[Site], overrides: Sequence[tuple[Matcher, Setting]]
+    params: list[ModelParameter], overrides: Sequence[tuple[Matcher, Setting]]
 ) -> list[Options]:
-    """For each site the options of the first override that matches, none if none does."""
+    """For each p the options of the first override that matches, none if none does."""
     settings = [_checked_setting(setting) for _, setting in overrides]
-    first = _first_matches("overrides", [matcher for matcher, _ in overrides], sites)
+    first = _first_matches("overrides", [matcher for matcher, _ in overrides], params)
     return [{} if i is None else settings[i] for i in first]
 
 
 def match_splits(
-    sites: list[Site], settings: list[Options], splits: Mapping[str, Split]
+    params: list[ModelParameter], settings: list[Options], splits: Mapping[str, Split]
 ) -> list[Split | None]:
-    """For each site the parts of the first expression that matches, None if none does."""
+    """For each p the parts of the first expression that matches, None if none does."""
     told = [_checked_parts(pattern, value) for pattern, value in splits.items()]
-    first = _first_matches("split", list(splits), sites)
-    for k, (site, setting) in enumerate(zip(sites, settings, strict=True)):
-        if {**rule_of(site).options, **setting}["role"] == "vector":
+    first = _first_matches("split", list(splits), params)
+    for k, (p, setting) in enumerate(zip(params, settings, strict=True)):
+        if {**rule_of(p).options, **setting}["role"] == "vector":
             first[k] = None
     for i, pattern in enumerate(splits):
         if i not in first:
@@ -79,16 +79,18 @@ def _checked_parts(pattern: str, value: Split) -> Split:
 
 
 def _first_matches(
-    argument: str, matchers: Iterable[Matcher], sites: list[Site]
+    argument: str, matchers: Iterable[Matcher], params: list[ModelParameter]
 ) -> list[int | None]:
-    """For each site the index of the first matcher that matches; each matcher has to have one."""
+    """For each p the index of the first matcher that matches; each matcher has to have one."""
     checked = [_checked_matcher(argument, matcher) for matcher in matchers]
-    hits = [[_is_match(matcher, site) for matcher in checked] for site in sites]
+    hits = [[_is_match(matcher, p) for matcher in checked] for p in params]
     first = [hit.index(True) if any(hit) else None for hit in hits]
     for i, matcher in enumerate(checked):
         text = matcher.__name__ if isinstance(matcher, type) else repr(matcher.pattern)
         if not any(hit[i] for hit in hits):
-            raise ValueError(f"{argument}: {text} matches no parameter; {_nearest(matcher, sites)}")
+            raise ValueError(
+                f"{argument}: {text} matches no parameter; {_nearest(matcher, params)}"
+            )
         if i not in first:
             raise ValueError(
                 f"{argument}: {text} has no effect, because earlier ones take all that it matches; "
@@ -109,19 +111,19 @@ def _checked_matcher(argument: str, matcher: Matcher) -> Checked:
         ) from None
 
 
-def _is_match(matcher: Checked, site: Site) -> bool:
+def _is_match(matcher: Checked, p: ModelParameter) -> bool:
     if isinstance(matcher, type):
-        return any(isinstance(module, matcher) for module in site.modules)
-    return any(matcher.search(name) for name in site.names)
+        return any(isinstance(module, matcher) for module in p.modules)
+    return any(matcher.search(name) for name in p.names)
 
 
-def _nearest(matcher: Checked, sites: list[Site]) -> str:
+def _nearest(matcher: Checked, params: list[ModelParameter]) -> str:
     """What the user may have meant by a matcher that matches nothing."""
     if isinstance(matcher, type):
-        kinds = sorted({type(module).__name__ for site in sites for module in site.modules})
+        kinds = sorted({type(module).__name__ for p in params for module in p.modules})
         return f"there are {', '.join(kinds)}" if kinds else "pass the module itself"
     # one name of each kind, or the nearest three would be the same layer of three blocks
-    names = list({template(name): name for site in sites for name in site.names if name}.values())
+    names = list({without_numbers(name): name for p in params for name in p.names if name}.values())
     if not names:
         return "the parameters have no names, so pass the module itself"
     near = sorted(names, key=lambda name: -_overlap(matcher.pattern, name))[:3]
@@ -131,8 +133,3 @@ def _nearest(matcher: Checked, sites: list[Site]) -> str:
 def _overlap(pattern: str, name: str) -> int:
     """The length of the longest piece of text that both have."""
     return difflib.SequenceMatcher(None, pattern, name, autojunk=False).find_longest_match().size
-
-
-def template(name: str) -> str:
-    """A name without the numbers of its layers: "h.#.attn.weight"."""
-    return re.sub(r"(?<![^.])\d+(?![^.])", "#", name)
