@@ -8,10 +8,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .layouts import cut, layout_of, matrices
+from .layouts import layout_options, matrices
 from .modules import model_parameters, without_numbers
 from .overrides import OPTIONS, Matcher, Setting, match_overrides, match_splits
-from .rules import rule_of
+from .rules import role_options
 
 
 def param_groups(
@@ -70,8 +70,7 @@ def param_groups(
     settings = match_overrides(overrides, params)
     routes = {}  # parameter → (options of its group, reason)
     for p in params:
-        rule = rule_of(p)
-        options, reason = rule.options, rule.why
+        options, reason = role_options(p)
         if decay_1d:
             options = {"role": options["role"]}
         setting = settings.get(p, {})
@@ -82,9 +81,8 @@ def param_groups(
     groups: dict[str, dict[str, Any]] = {}
     for p, (options, reason) in routes.items():
         if options["role"] != "vector":
-            layout, parts = layout_of(p), splits.get(p)
-            reason = layout.why if parts is None else "split by the user"
-            options = {**cut(p, layout.parts(p) if parts is None else parts), **options}
+            layout, reason = layout_options(p, splits.get(p))
+            options = {**layout, **options}
         name = p.names[0] or "a parameter"
         if not _matrices_text(p.shape, options, name) and options["role"] == "matrix":
             raise ValueError(
