@@ -390,6 +390,16 @@ def test_a_head_may_be_a_class_of_its_own() -> None:
     assert routes(model)["codebooks_head.weight"] == VECTOR
 
 
+def test_a_head_may_have_the_attributes_of_a_convolution() -> None:
+    class Decoder(nn.Sequential):
+        kernel_size, groups = 3, 1
+
+    decoder = Decoder(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3))
+    found = routes(nn.ModuleDict({"body": nn.Linear(8, 8), "head": decoder}))
+    assert found["head.0.weight"] == MATRIX
+    assert found["head.2.weight"] == VECTOR
+
+
 def test_a_model_may_decline_to_name_its_head() -> None:
     class Backbone(nn.Linear):
         def get_output_embeddings(self) -> nn.Module:

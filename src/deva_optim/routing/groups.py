@@ -1,8 +1,4 @@
-"""From a model to parameter groups: first match wins, nothing is left over.
-
-`param_groups` sends each parameter to the matrix method or to the elementwise one, and says which
-matrices a convolution, a stack of experts or a fused weight is made of. `describe` prints it.
-"""
+"""From a model to parameter groups, which decide how the optimizer treats each parameter."""
 
 from __future__ import annotations
 
@@ -12,50 +8,51 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .modules import Site, find_sites
-from .overrides import Matcher, Setting, match_overrides, match_splits, template
-from .rules import Options, Split, cut, layout_of, matrices, rule_of
+from .layouts import layout_options, matrices
+from .modules import model_parameters, without_numbers
+from .overrides import OPTIONS, Matcher, Setting, match_overrides, match_splits
+from .rules import role_options
 
 
 def param_groups(
     model: nn.Module | Iterable[tuple[str, Tensor]] | Iterable[Tensor],
     *,
     overrides: Sequence[tuple[Matcher, Setting]] = (),
-    split: Mapping[str, Split] | None = None,
+    split: Mapping[str, int | tuple[int, ...]] | None = None,
     decay_1d: bool = False,
 ) -> list[dict[str, Any]]:
-    r"""Parameter groups that hold every parameter of a model exactly once.
+    r"""Parameter groups that contain every parameter of a model exactly once.
 
-    Linear layers, attention projections, convolutions, recurrent and low-rank weights and stacks
-    of experts are for the matrix method (role "matrix"). Embeddings, output heads, tied or not,
-    position tables, tokens, depthwise convolutions, biases, norms and whatever has a side of 1 are
-    for the elementwise method (role "vector"). Weights known to be fused (q, k and v; gate and up;
-    the gates of an LSTM; the groups of a convolution) are cut apart. Where the layout is not known
-    for sure they are not, and `split` can say it. A parameter of three dimensions that is not a
-    convolution is a stack of matrices, and the router of experts a linear layer like any other.
+    The matrix method (role "matrix") gets linear layers, attention projections, convolutions,
+    recurrent and low-rank weights, stacks of experts and their routers. The elementwise method
+    (role "vector") gets embeddings, output heads (tied or not), position tables, tokens, depthwise
+    convolutions, biases, norms and whatever has a side of 1.
 
-    Biases, norms and scalars are not decayed, nor are position tables and tokens that are
-    parameters of their own, as in timm and DeiT. Matrices, heads and embeddings, those of positions
-    included (GPT-2's wpe), keep the optimizer's decay. Frozen parameters are routed as others are.
+    Fused weights of known layers are split: q, k and v; gate and up; the gates of an LSTM; the
+    groups of a convolution. All others stay whole unless `split` tells how to split them. A weight
+    of three dimensions that is not a convolution is a stack of matrices.
+
+    Biases, norms and scalars get no weight decay, nor do position tables and tokens that are
+    parameters by themselves, as in timm and DeiT. Matrices, heads and embeddings, including those
+    of positions (GPT-2's wpe), keep the decay of the optimizer. Frozen parameters are included.
 
     Args:
-        model: The module. Its `named_parameters()` will do, but then only names and shapes can
-            speak, and of its `parameters()` only shapes.
-        overrides: Pairs (matcher, setting), of which the first match wins. A matcher is a regular
-            expression, searched for in the parameter's full name (in each of them, if it is tied),
-            or a module class, which matches all parameters inside such a module at any depth. A
-            setting is "matrix", "vector" or a dict of group options, which is merged over the
-            automatic ones.
-        split: {regular expression on the name: parts}, the parts of a matrix being a number of
-            equal ones or a tuple of sizes. They cut the layer's outputs: the rows of a Linear, the
-            columns of transformers' Conv1D. They win over the known layout (1 does not cut), and
-            pass over what is not a matrix, such as the layer's bias.
-        decay_1d: Whether to decay also what is exempt by default.
+        model: The module. If its `named_parameters()` are given instead, only names and shapes tell
+            parameters apart; if its `parameters()` are given, only shapes do.
+        overrides: Pairs (matcher, setting), of which the first that matches a parameter wins. A
+            matcher is a regular expression, searched for in all full names of the parameter, or a
+            module class, which matches all parameters inside such a module at any depth. A setting
+            is "matrix", "vector" or a dict of group options that replace the automatic ones.
+        split: {regular expression: parts}, of which the first that matches the name of a matrix
+            replaces the automatic split. The parts are a number of equal parts, 1 to leave the
+            matrix whole, or a tuple of sizes. They split the outputs of the layer: the rows of a
+            Linear, the columns of transformers' Conv1D. Biases and other vectors are passed over.
+        decay_1d: Whether to decay the parameters that get no weight decay by default.
 
     Returns:
-        Groups of [(name, parameter), …], or of parameters if these have no names; matrices first.
-        Each has a "name" and a "role"; matrices have a "layout" and, if cut, "split" and, if it is
-        the columns that are cut, "split_dim"; what is exempt has a "weight_decay" of 0.
+        Groups of (name, parameter) pairs, or of parameters if these have no names; matrices come
+        first. Each group has a "name" and a "role"; matrices have a "layout" and, if they are
+        split, a "split", with "split_dim" -1 for columns; what is not decayed has "weight_decay" 0.
 
     Raises:
         ValueError: If there are no parameters, a matcher matches none, or a split does not fit.
@@ -69,24 +66,48 @@ def param_groups(
         vector | 0.weight 3.weight
         vector, no decay | 1.bias 3.bias
     """
-    sites = find_sites(model)
-    settings = match_overrides(sites, overrides)
-    splits = match_splits(sites, settings, split or {})
-    routes = [
-        (site, *_route(site, setting, told, decay_1d))
-        for site, setting, told in zip(sites, settings, splits, strict=True)
-    ]
-    return _grouped(routes)
+    params = model_parameters(model)
+    settings = match_overrides(overrides, params)
+    routes = {}  # parameter → (options of its group, reason)
+    for p in params:
+        options, reason = role_options(p)
+        if decay_1d:
+            options = {"role": options["role"]}
+        setting = settings.get(p, {})
+        routes[p] = {**options, **setting}, "override" if "role" in setting else reason
+    not_vectors = [p for p, (options, _) in routes.items() if options["role"] != "vector"]
+    splits = match_splits(split or {}, params, not_vectors)
+
+    groups: dict[str, dict[str, Any]] = {}
+    for p, (options, reason) in routes.items():
+        if options["role"] != "vector":
+            layout, reason = layout_options(p, splits.get(p))
+            options = {**layout, **options}
+        name = p.names[0] or "a parameter"
+        if not _matrices_text(p.shape, options, name) and options["role"] == "matrix":
+            raise ValueError(
+                f"{name} of shape {p.shape} cannot have the role 'matrix', which takes at least 2 "
+                "rows and 2 columns; leave it out of the override, or split it into fewer parts"
+            )
+        key = repr(sorted(options.items()))
+        group = groups.setdefault(key, {"params": [], "name": _group_name(options), **options})
+        pair = NamedParameter((name, p.tensor))
+        pair.reason = reason
+        group["params"].append(pair if p.names[0] else p.tensor)
+    return sorted(groups.values(), key=lambda group: bool(group["role"] == "vector"))
+
+
+class NamedParameter(tuple[str, Tensor]):
+    """(name, parameter) with the reason for its group, until an optimizer takes it apart."""
+
+    reason: str = ""
 
 
 def describe(groups: Iterable[Mapping[str, Any]]) -> None:
-    """Prints which parameter is in which group, and which matrices the optimizer sees in it.
+    """Prints the parameters of each group and the matrices that the optimizer sees in them.
 
-    Layers that differ by their number alone share a line. Groups of `param_groups` also show why;
-    those of `optimizer.param_groups` have forgotten it.
-
-    Args:
-        groups: The groups.
+    Layers that differ only in their numbers share a line. The reason at its end is known for groups
+    of `param_groups`, and no longer for those of `optimizer.param_groups`.
 
     Example:
         >>> describe(param_groups(nn.Sequential(*(nn.GRU(8, 8) for _ in range(4)))))
@@ -98,61 +119,16 @@ def describe(groups: Iterable[Mapping[str, Any]]) -> None:
           {0…3}.bias_hh_l0    4 × (24,)    elementwise    fewer than two dimensions
     """
     tables = [(_header(group, i), _rows(group)) for i, group in enumerate(groups)]
-    rows = [row for _, table in tables for row in table]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for header, table in tables:
+    columns = zip(*(row for _, rows in tables for row in rows), strict=True)
+    widths = [max(map(len, column)) for column in columns]
+    for header, rows in tables:
         print(header)
-        for row in table:
+        for row in rows:
             cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
             print("  " + "  ".join(cells).rstrip())
 
 
-# --- Which group ---------------------------------------------------------------------------------
-
-
-class Named(tuple[str, Tensor]):
-    """(name, parameter), which remembers why it is in its group until an optimizer takes it."""
-
-    why: str = ""
-
-
-def _route(site: Site, setting: Options, told: Split | None, decay_1d: bool) -> tuple[Options, str]:
-    """The options of a parameter's group, and why they are so."""
-    rule = rule_of(site)
-    options = {**rule.options}
-    if decay_1d:
-        options.pop("weight_decay", None)
-    options.update(setting)
-    if options["role"] == "vector":
-        return options, "override" if "role" in setting else rule.why
-    layout = layout_of(site)
-    options = {**cut(site, layout.parts(site) if told is None else told), **options}
-    name = site.names[0] or "a parameter"
-    if not _reading(site.shape, options, name) and options["role"] == "matrix":
-        raise ValueError(
-            f"{name} of shape {site.shape} cannot have the role 'matrix', which takes two sides of "
-            "at least 2; leave it out of the override, or split it into fewer parts"
-        )
-    return options, layout.why if told is None else "split by the user"
-
-
-def _grouped(routes: Iterable[tuple[Site, Options, str]]) -> list[dict[str, Any]]:
-    """Groups of equal options, matrices first, otherwise in the order of their first parameter."""
-    groups: dict[str, dict[str, Any]] = {}
-    for site, options, why in routes:
-        key = repr(sorted(options.items()))
-        group = groups.setdefault(key, {"params": [], "name": _group_name(options), **options})
-        group["params"].append(_named(site, why) if site.names[0] else site.param)
-    return sorted(groups.values(), key=lambda group: bool(group["role"] == "vector"))
-
-
-def _named(site: Site, why: str) -> Named:
-    pair = Named((site.names[0], site.param))
-    pair.why = why
-    return pair
-
-
-def _group_name(options: Options) -> str:
+def _group_name(options: Mapping[str, Any]) -> str:
     """A short name such as "matrix, conv" or "vector, no decay"."""
     words = [options["role"]]
     if options.get("layout") == "conv":
@@ -169,64 +145,52 @@ def _group_name(options: Options) -> str:
     return ", ".join(words)
 
 
-def _reading(shape: tuple[int, ...], group: Mapping[str, Any], name: str) -> str:
+def _matrices_text(shape: tuple[int, ...], options: Mapping[str, Any], name: str) -> str:
     """The matrices that the optimizer sees in a parameter, as "3 × (768, 768)"; "" if none."""
     try:
-        found = matrices(shape, group)
+        found = matrices(shape, options)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
-    return " + ".join(_times(math.prod(part.shape[:-2]), part.shape[-2:]) for part in found)
+    return " + ".join(_times(part.matrices, part.shape[-2:]) for part in found)
 
 
 def _times(count: int, shape: tuple[int, ...]) -> str:
     return f"{count} × {shape}" if count > 1 else f"{shape}"
 
 
-# --- What to print -------------------------------------------------------------------------------
-
-
 def _header(group: Mapping[str, Any], number: int) -> str:
-    """The group's name, its options and its size."""
-    keys = ["role", "layout", "split", "split_dim", "lr", "weight_decay"]
-    if group.get("split") is None:
-        keys.remove("split_dim")
-    options = ", ".join(f"{key} {group[key]}" for key in keys if group.get(key) is not None)
-    params = [param for _, param, _ in _members(group)]
-    size = sum(param.numel() for param in params)
-    count = f"{len(params)} tensor{'s' if len(params) != 1 else ''}, {size:,} elements"
-    return f"{group.get('name', f'group {number}')}: " + "; ".join(filter(None, [options, count]))
-
-
-def _members(group: Mapping[str, Any]) -> list[tuple[str, Tensor, str]]:
-    """(name, parameter, why) of a group's parameters, before or after an optimizer took them."""
-    params = group["params"]
-    names = group.get("param_names", ["unnamed"] * len(params))
-    pairs = [
-        param if isinstance(param, tuple) else (name, param)
-        for name, param in zip(names, params, strict=True)
-    ]
-    return [(*pair, getattr(pair, "why", "")) for pair in pairs]
+    """The name of a group, its options and its size."""
+    hidden = "split_dim" if group.get("split") is None else None
+    keys = [key for key in OPTIONS if key != hidden and group.get(key) is not None]
+    options = ", ".join(f"{key} {group[key]}" for key in keys)
+    tensors = [param[1] if isinstance(param, tuple) else param for param in group["params"]]
+    plural, elements = "s" if len(tensors) != 1 else "", sum(tensor.numel() for tensor in tensors)
+    size = f"{len(tensors)} tensor{plural}, {elements:,} elements"
+    return f"{group.get('name', f'group {number}')}: " + "; ".join(filter(None, [options, size]))
 
 
 def _rows(group: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
-    """(names, shape, matrices, why) for each kind of parameter in a group."""
-    kinds: dict[tuple[str, tuple[int, ...], str], list[str]] = {}
-    for name, param, why in _members(group):
-        kinds.setdefault((template(name), tuple(param.shape), why), []).append(name)
+    """(names, shape, matrices, reason) of each line of a group."""
+    names = group.get("param_names", ["unnamed"] * len(group["params"]))
+    lines: dict[tuple[str, tuple[int, ...], str], list[str]] = {}
+    for param_name, param in zip(names, group["params"], strict=True):
+        name, tensor = param if isinstance(param, tuple) else (param_name, param)
+        kind = (without_numbers(name), tuple(tensor.shape), getattr(param, "reason", ""))
+        lines.setdefault(kind, []).append(name)
     rows = []
-    for (_, shape, why), names in kinds.items():
-        found = _reading(shape, group, names[0])
-        reading = f"as {found}" if found else "elementwise"
-        rows += [(text, _times(count, shape), reading, why) for text, count in _merged(names)]
+    for (_, shape, reason), alike in lines.items():
+        found = _matrices_text(shape, group, alike[0])
+        text = f"as {found}" if found else "elementwise"
+        rows += [(name, _times(count, shape), text, reason) for name, count in _merged(alike)]
     return rows
 
 
 def _merged(names: list[str]) -> list[tuple[str, int]]:
-    """Names that differ in numbers alone as "h.{0…11}.weight", with how many each stands for."""
+    """Names that differ only in numbers as "h.{0…11}.weight", each with how many it stands for."""
     columns = [set(column) for column in zip(*(name.split(".") for name in names), strict=True)]
     if math.prod(map(len, columns)) == len(set(names)):
         return [(".".join(map(_span, columns)), len(names))]
-    # not every combination of numbers exists: one line for each value of the first number
+    # Not every combination of numbers exists: one line for each value of the first number.
     first = next(i for i, column in enumerate(columns) if len(column) > 1)
     apart: dict[str, list[str]] = {}
     for name in names:
@@ -235,7 +199,7 @@ def _merged(names: list[str]) -> list[tuple[str, int]]:
 
 
 def _span(values: set[str]) -> str:
-    """Numbers in braces, runs of them shortened; a value that is alone, as it is."""
+    """A single value as it is; several numbers in braces, shortened if they are consecutive."""
     if len(values) == 1:
         return next(iter(values))
     numbers = sorted(map(int, values))

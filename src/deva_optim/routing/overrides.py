@@ -1,6 +1,6 @@
-"""What the user says about parameters: overrides and splits, matched to them one by one.
+"""What the user sets for some of the parameters: `overrides` and `split` of `param_groups`.
 
-A matcher that matches nothing is an error, because a typing error would otherwise go unseen.
+A matcher that matches no parameter is an error, because it is most likely misspelt.
 """
 
 from __future__ import annotations
@@ -8,130 +8,118 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from torch import nn
 
-from ..options import OPTIONS, check_choice
-from .modules import Site
-from .rules import Options, Split, rule_of
+from ..core.matrices import Layout, Split
+from ..options import check_choice
+from .modules import ModelParameter, without_numbers
 
 Matcher = str | re.Pattern[str] | type[nn.Module]
 Setting = str | Mapping[str, Any]
-Checked = re.Pattern[str] | type[nn.Module]
 
-KEYS = ("role", "layout", "split", "split_dim", "lr", "weight_decay")
+OPTIONS = ("role", "layout", "split", "split_dim", "lr", "weight_decay")
 
 
 def match_overrides(
-    sites: list[Site], overrides: Sequence[tuple[Matcher, Setting]]
-) -> list[Options]:
-    """For each site the options of the first override that matches, none if none does."""
-    settings = [_checked_setting(setting) for _, setting in overrides]
-    first = _first_matches("overrides", [matcher for matcher, _ in overrides], sites)
-    return [{} if i is None else settings[i] for i in first]
+    overrides: Sequence[tuple[Matcher, Setting]], params: list[ModelParameter]
+) -> dict[ModelParameter, dict[str, Any]]:
+    """The group options of the parameters for which the user sets any."""
+    pairs = [(matcher, _checked_setting(setting)) for matcher, setting in overrides]
+    return _first_matches("overrides", pairs, params, params)
 
 
 def match_splits(
-    sites: list[Site], settings: list[Options], splits: Mapping[str, Split]
-) -> list[Split | None]:
-    """For each site the parts of the first expression that matches, None if none does."""
-    told = [_checked_parts(pattern, value) for pattern, value in splits.items()]
-    first = _first_matches("split", list(splits), sites)
-    for k, (site, setting) in enumerate(zip(sites, settings, strict=True)):
-        if {**rule_of(site).options, **setting}["role"] == "vector":
-            first[k] = None
-    for i, pattern in enumerate(splits):
-        if i not in first:
+    splits: Mapping[str, Any], params: list[ModelParameter], matrices: list[ModelParameter]
+) -> dict[ModelParameter, Split]:
+    """The splits of the matrices for which the user sets one; other parameters are passed over."""
+    for pattern, parts in splits.items():
+        sizes = parts if isinstance(parts, (tuple, list)) else [parts]
+        if not sizes or not all(type(size) is int and size > 0 for size in sizes):
             raise ValueError(
-                f"split: {pattern!r} matches no matrix, only parameters of the elementwise method; "
-                "give them the role 'matrix' in overrides, or leave it out"
+                f"split[{pattern!r}] must be a number of equal parts or a tuple of sizes, all at "
+                f"least 1, got {parts!r}"
             )
-    return [None if i is None else told[i] for i in first]
+    pairs = [(key, tuple(x) if isinstance(x, list) else x) for key, x in splits.items()]
+    return _first_matches("split", pairs, params, matrices)
 
 
-def _checked_setting(setting: Setting) -> Options:
-    """A setting as options of a group."""
+def _checked_setting(setting: Setting) -> dict[str, Any]:
+    """The setting of an override as options of a group."""
     if isinstance(setting, str):
-        check_choice("the setting of an override", setting, ("matrix", "vector"))
+        check_choice("overrides: a setting", setting, ("matrix", "vector"))
         return {"role": setting}
-    for key, value in setting.items():
-        near = difflib.get_close_matches(key, KEYS, n=1, cutoff=0.85)
-        if near and key not in KEYS:  # other keys may be an option of any optimizer
-            raise ValueError(f"an override sets {key!r}; did you mean {near[0]!r}?")
-        if key in ("role", "layout"):
-            OPTIONS[key].check(key, value)
+    for key in setting:  # a key that resembles none of ours may be an option of the optimizer
+        near = difflib.get_close_matches(key, OPTIONS, n=1, cutoff=0.85)
+        if near and key not in OPTIONS:
+            raise ValueError(f"overrides: a setting has the key {key!r}; did you mean {near[0]!r}?")
     if "params" in setting:
-        raise ValueError("an override cannot set 'params': its matcher names them")
+        raise ValueError("overrides: a setting cannot set 'params'; its matcher selects them")
+    check_choice("overrides: role", setting.get("role", "auto"), ("auto", "matrix", "vector"))
+    check_choice("overrides: layout", setting.get("layout", "auto"), get_args(Layout))
     return dict(setting)
 
 
-def _checked_parts(pattern: str, value: Split) -> Split:
-    """The parts that a split asks for: a whole number or a tuple of them, all at least 1."""
-    sizes = list(value) if isinstance(value, (tuple, list)) else [value]
-    if not sizes or not all(type(size) is int and size > 0 for size in sizes):
-        raise ValueError(
-            f"split[{pattern!r}] must be a number of equal parts or a tuple of sizes, all at least "
-            f"1, got {value!r}"
-        )
-    return value if isinstance(value, int) else tuple(sizes)
-
-
 def _first_matches(
-    argument: str, matchers: Iterable[Matcher], sites: list[Site]
-) -> list[int | None]:
-    """For each site the index of the first matcher that matches; each matcher has to have one."""
-    checked = [_checked_matcher(argument, matcher) for matcher in matchers]
-    hits = [[_is_match(matcher, site) for matcher in checked] for site in sites]
-    first = [hit.index(True) if any(hit) else None for hit in hits]
-    for i, matcher in enumerate(checked):
-        text = matcher.__name__ if isinstance(matcher, type) else repr(matcher.pattern)
-        if not any(hit[i] for hit in hits):
-            raise ValueError(f"{argument}: {text} matches no parameter; {_nearest(matcher, sites)}")
-        if i not in first:
+    argument: str,
+    pairs: Iterable[tuple[Matcher, Any]],
+    params: list[ModelParameter],
+    eligible: list[ModelParameter],
+) -> dict[ModelParameter, Any]:
+    """The value of the first matcher that matches, for each eligible parameter that has one."""
+    values: dict[ModelParameter, Any] = {}
+    for matcher, value in pairs:
+        found = _matches(argument, matcher, params)
+        if found.isdisjoint(eligible):
             raise ValueError(
-                f"{argument}: {text} has no effect, because earlier ones take all that it matches; "
-                "put it before them"
+                f"{argument}: {matcher!r} matches no matrix, only parameters of the elementwise "
+                f"method; give them the role 'matrix' in overrides, or remove it from {argument}"
             )
-    return first
+        new = found.intersection(eligible).difference(values)
+        if not new:
+            raise ValueError(
+                f"{argument}: {matcher!r} has no effect, because earlier matchers match all of its "
+                "parameters; put it before them"
+            )
+        values.update(dict.fromkeys(new, value))
+    return values
 
 
-def _checked_matcher(argument: str, matcher: Matcher) -> Checked:
-    if isinstance(matcher, type) and issubclass(matcher, nn.Module):
-        return matcher
-    try:
-        return re.compile(matcher)
-    except (TypeError, re.error) as error:
-        raise ValueError(
-            f"{argument}: a matcher must be a regular expression or a module class, got "
-            f"{matcher!r} ({error})"
-        ) from None
-
-
-def _is_match(matcher: Checked, site: Site) -> bool:
+def _matches(argument: str, matcher: Matcher, params: list[ModelParameter]) -> set[ModelParameter]:
+    """The parameters that a matcher matches, at least one."""
     if isinstance(matcher, type):
-        return any(isinstance(module, matcher) for module in site.modules)
-    return any(matcher.search(name) for name in site.names)
+        text = matcher.__name__
+        found = {p for p in params if any(isinstance(module, matcher) for module in p.modules)}
+    else:
+        try:
+            regex = re.compile(matcher)
+        except (TypeError, re.error) as error:
+            raise ValueError(
+                f"{argument}: a matcher must be a regular expression or a module class, got "
+                f"{matcher!r} ({error})"
+            ) from None
+        text = repr(regex.pattern)
+        found = {p for p in params if any(regex.search(name) for name in p.names)}
+    if not found:
+        raise ValueError(f"{argument}: {text} matches no parameter; {_hint(matcher, params)}")
+    return found
 
 
-def _nearest(matcher: Checked, sites: list[Site]) -> str:
-    """What the user may have meant by a matcher that matches nothing."""
+def _hint(matcher: Matcher, params: list[ModelParameter]) -> str:
+    """What the user may have meant by a matcher that matches no parameter."""
     if isinstance(matcher, type):
-        kinds = sorted({type(module).__name__ for site in sites for module in site.modules})
-        return f"there are {', '.join(kinds)}" if kinds else "pass the module itself"
-    # one name of each kind, or the nearest three would be the same layer of three blocks
-    names = list({template(name): name for site in sites for name in site.names if name}.values())
-    if not names:
+        classes = sorted({type(module).__name__ for p in params for module in p.modules})
+        return f"there are {', '.join(classes)}" if classes else "pass the module itself"
+    # One name of each kind; otherwise all three could be the same layer of different blocks.
+    names = {without_numbers(name): name for p in params for name in p.names if name}.values()
+    pattern = matcher if isinstance(matcher, str) else matcher.pattern
+    near = sorted(names, key=lambda name: -_common_length(pattern, name))[:3]
+    if not near:
         return "the parameters have no names, so pass the module itself"
-    near = sorted(names, key=lambda name: -_overlap(matcher.pattern, name))[:3]
     return f"the nearest names are {', '.join(near)}"
 
 
-def _overlap(pattern: str, name: str) -> int:
-    """The length of the longest piece of text that both have."""
+def _common_length(pattern: str, name: str) -> int:
+    """The length of the longest text that is in both."""
     return difflib.SequenceMatcher(None, pattern, name, autojunk=False).find_longest_match().size
-
-
-def template(name: str) -> str:
-    """A name without the numbers of its layers: "h.#.attn.weight"."""
-    return re.sub(r"(?<![^.])\d+(?![^.])", "#", name)

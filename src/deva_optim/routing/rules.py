@@ -1,323 +1,107 @@
-"""What a parameter is: which method it takes, and which matrices its weight is made of.
+"""Which role a parameter has: "matrix" for the matrix method, "vector" for the elementwise one.
 
-`RULES` choose the method, `LAYOUTS` the matrices. Both are read from the top, and the first match
-wins. They look at modules first, at a parameter's own name next, and at its shape if there is
-nothing else to see.
+`RULES` is read from the top, and the first rule that applies wins. A rule looks at modules if they
+are known, at names otherwise, and at the shape if there is nothing else.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
-from torch import Tensor, nn
+from .layouts import conv_groups, is_conv_weight, layout_options, matrices
+from .modules import HEAD_NAME, ModelParameter, is_layer
 
-from ..core.matrices import Part
-from ..core.matrices import parts as cut_apart
-from .modules import HEAD, Site, is_conv, is_gpt2_linear, is_layer
+# Own names of weights, and of parameters that are not weights. No "pos" may match "post_".
+WEIGHT = r"weight|proj|kernel|expert|lora_|^[wv]\d?$"
+TABLE = r"(^|_)(pos([_ei]|$)|rpb$)|token|quer(y|ies)$|latent|register|probe"
+EMBEDDING = r"(^|_)emb(ed|_|$)"
+COEFFICIENT = r"A_log|^D$|scale|gamma|lambda"
 
-Options = dict[str, Any]
-Split = int | tuple[int, ...]
-
-# Own names of parameters that are no layer's weight. "(^|_)pos" must not match "post_".
-TABLE = re.compile(r"(^|_)(pos([_ei]|$)|rpb$)|token|quer(y|ies)$|latent|register|probe")
-COEFFICIENT = re.compile(r"A_log|^D$|scale|gamma|lambda")
-WEIGHT = re.compile(r"weight|proj|kernel|expert|lora_|^[wv]\d?$")
-
-# Names of embeddings, for the case that the modules are not at hand.
-EMBEDDING = re.compile(
+# Names of layers that are embeddings, for models whose modules are not known.
+EMBEDDING_LAYER = (
     r"^(wte|wpe|shared|codebook|relative_attention_bias)$"
     r"|^(?!patch)(.*_)?emb(eds?|eddings?)?(_(tokens|positions|in|out|layer|table))?$"
 )
 
-# Attention whose fused projection goes head by head: head_dim rows of q, of k, of v, and again, or
-# in blocks of a few heads. A third of its rows is a mixture; head_dim rows never are.
-PER_HEAD = {
-    "BloomAttention": "query_key_value",
-    "CodeGenAttention": "qkv_proj",
-    "DisentangledSelfAttention": "in_proj",
-    "FalconAttention": "query_key_value",
-    "GPTBigCodeAttention": "c_attn",
-    "GPTNeoXAttention": "query_key_value",
-    "GPTNeoXJapaneseAttention": "query_key_value",
-    "MiniMaxLightningAttention": "qkv_proj",
-    "PersimmonAttention": "query_key_value",
-}
-# Attention that puts all of q before all of k and v, which have fewer heads if queries are grouped.
-GROUPED_QUERY = {
-    "DbrxAttention": "Wqkv",
-    "Phi3Attention": "qkv_proj",
-    "Phi4MultimodalAttention": "qkv_proj",
-}
-# Layers whose output is q, k and v in equal thirds if it is three times as wide as the input: those
-# of GPT-2, nanoGPT, timm, MPT, ModernBERT and the vision models of transformers.
-THIRDS = {"c_attn", "qkv", "Wqkv", "to_qkv"}
-# Other modules that chunk the output of one layer.
-CHUNKED = {
-    "FalconMambaMixer": ("in_proj", 2),
-    "JambaMambaMixer": ("in_proj", 2),
-    "Lfm2ShortConv": ("in_proj", 3),
-    "MambaMixer": ("in_proj", 2),
-    "ModernBertMLP": ("Wi", 2),
-}
+
+def _is_standalone(p: ModelParameter, name: str = "") -> bool:
+    """Whether this may be a parameter by itself, such as a class token, and has such a name."""
+    is_weight = is_layer(p.module) or re.search(WEIGHT, p.own_name)
+    return not is_weight and re.search(name, p.own_name) is not None
 
 
-# --- Which method --------------------------------------------------------------------------------
+def _is_inside(p: ModelParameter, class_name: str) -> bool:
+    """Whether its module has such a class name and is neither an embedding nor a layer."""
+    is_weight = is_layer(p.module) or p.is_embedding
+    return not is_weight and re.search(class_name, type(p.module).__name__) is not None
 
 
-def _is_loose(site: Site) -> bool:
-    """Whether this may be a parameter of its own, such as a class token, and no layer's weight."""
-    return not is_layer(site.owner) and not WEIGHT.search(site.leaf)
+def _varies_along_one_dimension(p: ModelParameter) -> bool:
+    return _is_standalone(p) and p.tensor.numel() == max(p.shape)
 
 
-def _is_norm(site: Site) -> bool:
-    named = "norm" in type(site.owner).__name__.lower()
-    return named and not site.is_embedding and not is_layer(site.owner)
+def _is_table(p: ModelParameter) -> bool:
+    batched = p.tensor.ndim > 2 and p.shape[0] == 1  # to be added to every sample of a batch
+    by_name = _is_standalone(p, TABLE) or _is_inside(p, "Position.*(Embedding|Encoding)")
+    return by_name or (batched and _is_standalone(p))
 
 
-def _is_line(site: Site) -> bool:
-    return _is_loose(site) and site.param.numel() == max(site.shape)
+def _is_embedding(p: ModelParameter) -> bool:
+    named = p.module is None and p.tensor.ndim == 2 and re.search(EMBEDDING_LAYER, p.layer_name)
+    lora = "lora_embedding_A" in p.names[0]  # (rank, vocabulary): its columns are looked up
+    return p.is_embedding or bool(named) or lora or _is_standalone(p, EMBEDDING)
 
 
-def _is_table(site: Site) -> bool:
-    of_positions = re.search("Position.*(Embedding|Encoding)", type(site.owner).__name__)
-    if of_positions and not site.is_embedding and not is_layer(site.owner):
-        return True
-    spread_over_batch = site.param.ndim > 2 and site.shape[0] == 1
-    return _is_loose(site) and bool(spread_over_batch or TABLE.search(site.leaf))
+def _is_depthwise(p: ModelParameter) -> bool:
+    grouped = is_conv_weight(p) if p.module is None else conv_groups(p) > 1
+    return grouped and p.shape[1] == 1
 
 
-def _is_coefficient(site: Site) -> bool:
-    return _is_loose(site) and bool(COEFFICIENT.search(site.leaf))
+def _is_head(p: ModelParameter) -> bool:
+    if p.module is not None:
+        return p.is_head
+    layers = [part for part in p.names[0].split(".")[:-1] if not part.isdigit()]
+    return bool(layers and HEAD_NAME.search(layers[-1])) or p.names[0] == "fc.weight"
 
 
-def _is_embedding(site: Site) -> bool:
-    by_name = site.owner is None and site.param.ndim == 2 and EMBEDDING.search(site.layer)
-    by_own_name = _is_loose(site) and re.search(r"(^|_)emb(ed|_|$)", site.leaf)
-    lora = "lora_embedding_A" in site.names[0]  # (rank, vocabulary): looked up, not multiplied
-    return site.is_embedding or bool(by_name or by_own_name or lora)
-
-
-def _is_lora(site: Site) -> bool:
-    return re.search(r"(^|[._])lora_", site.names[0]) is not None
-
-
-def _is_head(site: Site) -> bool:
-    if site.owner is not None:
-        return site.is_head
-    layers = [part for part in site.names[0].split(".")[:-1] if not part.isdigit()]
-    return bool(layers and HEAD.search(layers[-1])) or site.names[0] == "fc.weight"
-
-
-def _is_depthwise(site: Site) -> bool:
-    several = reads_as_conv(site) if site.owner is None else _groups(site) > 1
-    return several and site.shape[1] == 1
-
-
-def _is_thin(site: Site) -> bool:
-    return not matrices(site.shape, cut(site, layout_of(site).parts(site)))
-
-
-def _is_vocabulary_by_shape(site: Site) -> bool:
-    """Whether a matrix of unknown origin has the shape of an embedding or a head.
+def _has_shape_of_vocabulary(p: ModelParameter) -> bool:
+    """Whether a matrix whose module is not known has the shape of an embedding or a head.
 
     Vocabularies begin in the thousands and exceed the width many times. The rows of a feed-forward
-    layer are at most 8 times its columns (Gemma 2B: 16384 × 2048; Mixtral, fused: 7 times), and
-    fewer than 64 columns are a low-rank factor. Beyond that it errs towards the elementwise method:
+    layer are at most 8 times its columns (Gemma 2B: 16384 × 2048; Mixtral, fused: 7 times), and a
+    matrix of fewer than 64 columns is a low-rank factor. In doubt the elementwise method is safer:
     a basis for 50,000 rows would take 10 GB.
     """
-    if site.owner is not None or site.param.ndim != 2 or "proj" in site.layer:
+    if p.module is not None or p.tensor.ndim != 2 or "proj" in p.layer_name:
         return False
-    rows, columns = site.shape
+    rows, columns = p.shape
     return rows >= 4096 and rows > 8 * columns and columns >= 64
 
 
-class Rule(NamedTuple):
-    """Why, to which parameters, and with which options of their group."""
+MATRIX = {"role": "matrix"}
+VECTOR = {"role": "vector"}
+EXEMPT = {"role": "vector", "weight_decay": 0.0}
 
-    why: str
-    applies: Callable[[Site], bool]
-    options: Options
-
-
-MATRIX: Options = {"role": "matrix"}
-VECTOR: Options = {"role": "vector"}
-EXEMPT: Options = {"role": "vector", "weight_decay": 0.0}
-
-RULES = (
-    Rule("fewer than two dimensions", lambda site: site.param.ndim < 2, EXEMPT),
-    Rule("bias", lambda site: re.search(r"(^|_)bias", site.leaf) is not None, EXEMPT),
-    Rule("normalisation", _is_norm, EXEMPT),
-    Rule("varies along one dimension", _is_line, EXEMPT),
-    Rule("position table or token", _is_table, EXEMPT),
-    Rule("embedding", _is_embedding, VECTOR),
-    Rule("elementwise coefficients", _is_coefficient, EXEMPT),
-    Rule("depthwise convolution", _is_depthwise, VECTOR),
-    Rule("a side of 1", _is_thin, VECTOR),
-    Rule("low-rank factor", _is_lora, MATRIX),
-    Rule("output head", _is_head, VECTOR),
-    Rule("shape of a vocabulary", _is_vocabulary_by_shape, VECTOR),
-    Rule("matrix", lambda site: True, MATRIX),
+# (reason, whether the rule applies, options of the group)
+RULES: tuple[tuple[str, Callable[[ModelParameter], bool], dict[str, Any]], ...] = (
+    ("fewer than two dimensions", lambda p: p.tensor.ndim < 2, EXEMPT),
+    ("bias", lambda p: re.search(r"(^|_)bias", p.own_name) is not None, EXEMPT),
+    ("normalisation", lambda p: _is_inside(p, "(?i)norm"), EXEMPT),
+    ("varies along one dimension", _varies_along_one_dimension, EXEMPT),
+    ("position table or token", _is_table, EXEMPT),
+    ("embedding", _is_embedding, VECTOR),
+    ("elementwise coefficients", lambda p: _is_standalone(p, COEFFICIENT), EXEMPT),
+    ("depthwise convolution", _is_depthwise, VECTOR),
+    ("a side of 1", lambda p: not matrices(p.shape, layout_options(p)[0]), VECTOR),
+    ("low-rank factor", lambda p: p.is_low_rank_factor, MATRIX),
+    ("output head", _is_head, VECTOR),
+    ("shape of a vocabulary", _has_shape_of_vocabulary, VECTOR),
+    ("matrix", lambda p: True, MATRIX),
 )
 
 
-def rule_of(site: Site) -> Rule:
-    """The first rule that applies."""
-    return next(rule for rule in RULES if rule.applies(site))
-
-
-# --- Which matrices ------------------------------------------------------------------------------
-
-
-def reads_as_conv(site: Site) -> bool:
-    """Whether the weight is (out, in, *kernel), or (in, out, *kernel) of a transposed one."""
-    if site.param.ndim != 3:
-        return site.param.ndim > 3
-    if site.owner is None:  # a kernel is odd and small, and much narrower than a layer is wide
-        kernel, width = site.shape[-1], site.shape[-2]
-        looks_like_kernel = kernel in (1, 3, 5, 7) and width >= 8 * kernel and not _is_lora(site)
-        return "conv" in site.layer.lower() or looks_like_kernel
-    return is_conv(site.owner) and site.leaf.startswith("weight")
-
-
-def output_dim(site: Site) -> int:
-    """−1 if the weight is stored as (in, out), so that its outputs are columns; else −2."""
-    if site.owner is None:  # of GPT-2's layers, only the fused one is known by its shape
-        fused = site.layer == "c_attn" and site.param.ndim == 2
-        transposed = fused and site.shape[1] == 3 * site.shape[0]
-    elif site.param.ndim == 3 and not is_conv(site.owner):
-        # transformers' experts say it themselves; those that do not are known by their shapes
-        transposed = getattr(site.owner, "is_transposed", _is_transposed_gate_up(site.owner))
-    else:
-        transposed = is_gpt2_linear(site.owner)
-    return -1 if transposed else -2
-
-
-def _is_transposed_gate_up(experts: nn.Module) -> bool:
-    """Whether the experts' gate_up_proj is (E, d, 2·ff) beside a down_proj of (E, ff, d)."""
-    up, down = getattr(experts, "gate_up_proj", None), getattr(experts, "down_proj", None)
-    if not isinstance(up, Tensor) or not isinstance(down, Tensor) or up.ndim != 3:
-        return False
-    return up.shape[-1] == 2 * down.shape[-2]
-
-
-def cut(site: Site, parts: Split | None) -> Options:
-    """The options of a weight whose outputs are cut into `parts`."""
-    options: Options = {"layout": "conv" if reads_as_conv(site) else "stack"}
-    if parts is None or parts == 1:
-        return options
-    options["split"] = parts
-    if output_dim(site) == -1:
-        options["split_dim"] = -1
-    return options
-
-
-def matrices(shape: tuple[int, ...], options: Mapping[str, Any]) -> tuple[Part, ...]:
-    """The batches of matrices that the optimizer sees in a parameter, none in a vector."""
-    if options.get("role") == "vector":
-        return ()
-    split = options.get("split")
-    split = tuple(split) if isinstance(split, list) else split
-    return cut_apart(shape, options.get("layout", "auto"), split, options.get("split_dim", -2))
-
-
-def _groups(site: Site) -> int:
-    return int(getattr(site.owner, "groups", 1)) if reads_as_conv(site) else 1
-
-
-def _is_listed(site: Site, table: dict[str, str]) -> bool:
-    """Whether the table names this layer of its parent's class, or of a base class of it."""
-    return any(table.get(cls.__name__) == site.layer for cls in type(site.parent).__mro__)
-
-
-def _recurrent(site: Site) -> Split | None:
-    if not re.match("weight_(ih|hh)", site.leaf):
-        return None
-    if isinstance(site.owner, (nn.LSTM, nn.LSTMCell)):
-        return 4
-    return 3 if isinstance(site.owner, (nn.GRU, nn.GRUCell)) else None
-
-
-def _per_head(site: Site) -> Split | None:
-    if not _is_listed(site, PER_HEAD):
-        return None
-    names = ("head_dim", "head_size", "attention_head_size")
-    size = next((getattr(site.parent, name) for name in names if hasattr(site.parent, name)), 0)
-    return site.shape[0] // size if size else None
-
-
-def _grouped_query(site: Site) -> Split | None:
-    if not _is_listed(site, GROUPED_QUERY):
-        return None
-    parent: Any = site.parent
-    keys = parent.num_key_value_heads * parent.head_dim
-    queries = site.shape[0] - 2 * keys
-    return 3 if queries == keys else (queries, keys, keys)
-
-
-def _thirds(site: Site) -> Split | None:
-    if site.param.ndim != 2 or (site.layer not in THIRDS and site.leaf != "in_proj_weight"):
-        return None
-    inputs, outputs = site.shape if output_dim(site) == -1 else site.shape[::-1]
-    if outputs == 2 * inputs and is_gpt2_linear(site.owner):  # GPT-2's cross-attention: k and v
-        return 2
-    return 3 if outputs == 3 * inputs else None
-
-
-def _gate_up(site: Site) -> Split | None:
-    if site.layer == "gate_up_proj" and site.param.ndim == 2:
-        return 2
-    if site.leaf != "gate_up_proj" or site.owner is None:
-        return None
-    # Stored as (in, out), some interleave gate and up (gpt-oss): cut only what is known not to.
-    known = output_dim(site) == -2 or type(site.owner).__name__ == "Llama4TextExperts"
-    return 2 if getattr(site.owner, "is_concatenated", known) else None
-
-
-def _chunked(site: Site) -> Split | None:
-    layer, parts = CHUNKED.get(type(site.parent).__name__, ("", None))
-    return parts if layer == site.layer else None
-
-
-def _experts_in_rows(site: Site) -> Split | None:
-    """DBRX keeps the experts of a layer in one matrix, below one another."""
-    listed = type(site.owner).__name__ == "DbrxExpertGLU" and site.leaf in ("w1", "v1", "w2")
-    return getattr(site.owner, "moe_num_experts", None) if listed else None
-
-
-class Layout(NamedTuple):
-    """Why, and into what to cut the weight; None if this is not such a weight."""
-
-    why: str
-    parts: Callable[[Site], Split | None]
-
-
-LAYOUTS = (
-    Layout("not a matrix", lambda site: 1 if site.param.ndim < 2 else None),
-    Layout("groups of a convolution", lambda site: _groups(site) if _groups(site) > 1 else None),
-    Layout("convolution", lambda site: 1 if reads_as_conv(site) else None),
-    Layout("gates", _recurrent),
-    Layout("query, key, value of each head", _per_head),
-    Layout("query, key, value of grouped queries", _grouped_query),
-    Layout("query, key, value", _thirds),
-    Layout("gate and up", _gate_up),
-    Layout("fused projection", _chunked),
-    Layout("experts in rows", _experts_in_rows),
-    Layout("stack of matrices", lambda site: 1 if site.param.ndim > 2 else None),
-    Layout("matrix", lambda site: 1),
-)
-
-
-def layout_of(site: Site) -> Layout:
-    """The first layout that knows how to cut the weight, and into parts that fit it."""
-    return next(layout for layout in LAYOUTS if _fits(site, layout.parts(site)))
-
-
-def _fits(site: Site, parts: Split | None) -> bool:
-    if parts is None or parts == 1:
-        return parts == 1
-    size = site.shape[0] if reads_as_conv(site) else site.shape[output_dim(site)]
-    if isinstance(parts, int):
-        return size % parts == 0
-    return sum(parts) == size and min(parts) > 0
+def role_options(p: ModelParameter) -> tuple[dict[str, Any], str]:
+    """The role of a parameter with the other options of its group, and the reason for them."""
+    return next((options, reason) for reason, applies, options in RULES if applies(p))
