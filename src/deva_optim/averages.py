@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 from torch.optim import Optimizer

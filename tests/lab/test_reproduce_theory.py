@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from deva_lab.reproduce import identities, proof_steps, simplified, theory
-from deva_lab.reproduce.simplified import Trajectory
 from deva_lab.reproduce.quantities import linf_dual_norm
+from deva_lab.reproduce.simplified import Trajectory
 
 SMALL = {"steps": 60, "paths": 8}
 

@@ -16,9 +16,9 @@ from deva_optim import msign
 from deva_optim.core.bases import project, restore
 from deva_optim.core.linalg import value
 from deva_optim.core.variance import side_norms
-from .quantities import spectral_snr
 
 from .claims import Finding, judged
+from .quantities import spectral_snr
 
 SHAPES = ((2, 2), (3, 3), (4, 4), (3, 5), (5, 3), (6, 4))
 DRAWS = 20

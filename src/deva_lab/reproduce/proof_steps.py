@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 import deva_optim
+
+from .claims import Finding
 from .quantities import (
     nuclear_norm,
     nuclear_rank,
@@ -22,8 +24,6 @@ from .quantities import (
     smoothness,
     spectral_smoothness,
 )
-
-from .claims import Finding
 
 DRAWS: Final = 2000
 SLACK: Final = 1 + 1e-9  # float64 rounding, for inequalities that may be equalities

@@ -23,9 +23,9 @@ from torch import Tensor
 
 from deva_optim import msign
 from deva_optim.core.variance import side_norms
-from .quantities import linf_dual_norm, smoothness, spectral_smoothness
 
 from ..quadratic import SIZES, hessian
+from .quantities import linf_dual_norm, smoothness, spectral_smoothness
 
 Direction = Literal["sign", "msign"]
 Weights = Literal["one", "inverse root", "previous", "current"]

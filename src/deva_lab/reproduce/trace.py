@@ -20,11 +20,11 @@ from torch.optim import Optimizer
 
 import deva_optim as do
 from deva_optim.core.bases import project
-from .quantities import linf_dual_norm, linf_snr, schatten_dual_norm, spectral_snr
 
 from .. import quadratic
 from ..quadratic import hessian
 from .experiment import one_thread
+from .quantities import linf_dual_norm, linf_snr, schatten_dual_norm, spectral_snr
 
 Loss = Literal["squared", "published"]
 LOSSES: Final[tuple[Loss, ...]] = ("squared", "published")

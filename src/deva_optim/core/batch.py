@@ -49,7 +49,7 @@ class Item:
         size: The norm of the gradient; a tensor if the host does not know it.
         asks: Whether the host waits for the size: a step ago it was too large for its units.
         counted: Whether the count of steps was advanced.
-        clock: Steps since the first basis, plus the parameter's phase; −1 − phase until there is one.
+        clock: Steps since the first basis, plus its phase; −1 − phase until there is one.
         waiting: How many of its matrices have no basis yet.
         nonzero: For each part, which matrices have a gradient that is not zero; None if all have.
         begun: For each part, which matrices had a gradient before this step.
@@ -88,14 +88,10 @@ def item(
     phase: int,
     like: Tensor | None = None,
 ) -> Item:
-    """What a step works on; a parameter that has no state yet is given one.
+    """What a step works on: a parameter, or the block of it that this rank updates.
 
-    Args:
-        reading: How the parameter is read.
-        param, grad, parts: The parameter, or the block of it that this rank updates.
-        state: That of the parameter; filled if it is empty.
-        phase: Where its clock starts.
-        like: What the state is allocated like, if not like `param`.
+    An empty state is filled, allocated as `like`, or else as the parameter; its clock starts at
+    `phase`.
     """
     if not state:
         shaped = param if like is None else like
@@ -337,12 +333,13 @@ def _most(item: Item) -> int:
 
 
 def gather(tensors: list[Tensor], dtype: torch.dtype) -> Tensor:
+    """The tensors as one, with a leading dimension over them; of a single one a view."""
     if len(tensors) == 1:
         return tensors[0].to(dtype).unsqueeze(0)
     return torch.stack(tensors).to(dtype)
 
 
 def scatter(X: Tensor, tensors: list[Tensor]) -> None:
-    """Undo _gather; what was a view is already there."""
+    """Undo `gather`; what was a view is already there."""
     if len(tensors) > 1 or tensors[0].dtype != X.dtype:
         torch._foreach_copy_(tensors, list(X.unbind()))

@@ -216,7 +216,7 @@ def settled_sign(X: Tensor) -> Tensor:
     return X.sign() * (X.abs() > noise * X.abs().amax((-2, -1), keepdim=True))
 
 
-# What multiplies the learning rate: s, from the update and the shape of its matrices ---------------
+# The scale s, from the update and the shape of its matrices --------------------------------------
 
 
 def spectral_scale(U: Term, shape: tuple[int, ...]) -> float:

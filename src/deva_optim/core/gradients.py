@@ -56,9 +56,7 @@ def screen(items: list[Item], skips: SkipLog) -> tuple[list[Item], list[Item]]:
     return updated, resting
 
 
-def screen_known(
-    items: list[Item], sizes: Tensor, skips: SkipLog
-) -> tuple[list[Item], list[Item]]:
+def screen_known(items: list[Item], sizes: Tensor, skips: SkipLog) -> tuple[list[Item], list[Item]]:
     """The same where the host has the norms already; units are left as they are."""
     if skips.copies:
         skips.report()

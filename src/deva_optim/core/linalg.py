@@ -20,7 +20,7 @@ Number = Tensor | float
 _SYMMETRIC_FROM: Final = 512
 _BLOCK_ROWS: Final = 256
 
-# Measured: below this size LAPACK's QR is as fast as anything; above, panels of this width are best.
+# Measured: LAPACK's QR is as fast as anything below this size; above, panels of this width are.
 _PANELS_FROM: Final = 512
 _PANEL_WIDTH: Final = 96
 

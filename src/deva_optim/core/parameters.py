@@ -1,4 +1,4 @@
-"""How each parameter of an optimizer is read: its name, its method, and the matrices it is made of."""
+"""How each parameter of an optimizer is read: its name, its method and its matrices."""
 
 from __future__ import annotations
 
@@ -50,9 +50,7 @@ class Reading:
 
     def __post_init__(self) -> None:
         self.is_matrix = self.method.vector is not None
-        self.is_one = not self.is_matrix or (
-            len(self.parts) == 1 and len(self.parts[0].shape) == 2
-        )
+        self.is_one = not self.is_matrix or (len(self.parts) == 1 and len(self.parts[0].shape) == 2)
         several = len(self.parts) > 1
         self.suffixes = tuple(f".{i}" if several else "" for i in range(len(self.parts)))
         self.dtype = compute_dtype(self.param)

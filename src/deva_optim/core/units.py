@@ -74,11 +74,7 @@ def rescale_(
 ) -> None:
     """Bring the state of a part to other units; `change` is the old exponent less the new one.
 
-    Args:
-        state: That of the parameter.
-        part, suffix: The part, and what the names of its state end in.
-        change: On the device of the state; one number for each matrix.
-        variance: Whether `exp_avg_sq` averages squared gradients; that of a direction has no unit.
+    `variance` says whether `exp_avg_sq` averages squared gradients: that of a direction has no unit.
     """
     for key, power in _POWERS.items():
         if key == "exp_avg_sq" and not variance:

@@ -47,7 +47,7 @@ def saved_state(owners: Owners, state: State) -> dict[Tensor, dict[str, Any]]:
 
 
 def load_state_(owners: Owners, params: Iterable[Tensor], state: State) -> None:
-    """Replace the loaded state of some parameters, whole or in shares, by this rank's part of it."""
+    """Replace the loaded state of parameters, whole or in shares, by this rank's part of it."""
     transfers = []
     for param in params:
         placement, values = owners.placements[param], state[param]
