@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from torch.optim import Optimizer
 from torch.testing import assert_close
 
-from deva_optim import rounds
+from deva_optim.distributed import pipeline
 from helpers import CLASSES, ROUNDING
 from optimizers import MATRIX, OPTIMIZERS
 from ranks import run
@@ -199,7 +199,7 @@ def test_eps_is_relative_to_the_mean_of_the_whole() -> None:
 
 
 def in_rounds(names: tuple[str, ...]) -> list[list[Tensor]]:
-    rounds.BUCKET = 80  # one or two matrices a round
+    pipeline.BUCKET = 80  # one or two matrices a round
     return trajectories([(name, layout) for name in names for layout in ("rows", "ddp")])
 
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from deva_optim import engine, rounds
+from deva_optim import optimizer as engine
+from deva_optim.distributed import pipeline
 from ranks import run
 from test_distributed import agree, build, gradients, mesh, placed, shared, weights
 
@@ -45,7 +46,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(dist, "all_to_all_single", all_to_all_single)
     monkeypatch.setattr(engine, "_advance_", spy_)
-    monkeypatch.setattr(rounds, "BUCKET", BUCKET)
+    monkeypatch.setattr(pipeline, "BUCKET", BUCKET)
     return log
 
 
@@ -110,7 +111,7 @@ def held(layout: str) -> tuple[int, int]:
         for p, g in zip(params, gradients(start, k), strict=True):
             p.grad = lay(g)
         with pytest.MonkeyPatch.context() as monkeypatch:
-            monkeypatch.setattr(rounds, "BUCKET", BUCKET)
+            monkeypatch.setattr(pipeline, "BUCKET", BUCKET)
             if k:  # the first step makes the state as well
                 monkeypatch.setattr(torch.Tensor, "new_empty", spying)
                 monkeypatch.setattr(engine, "_advance_", spy_)
@@ -131,7 +132,7 @@ def on_two_meshes() -> list[torch.Tensor]:
     lays = [(meshes[i % 2], kinds[i % 2]) for i in range(len(start))]
     params = [torch.nn.Parameter(placed(x, *how)) for x, how in zip(start, lays, strict=True)]
     optimizer = build("deva", params, foreach=False)
-    rounds.BUCKET = BUCKET
+    pipeline.BUCKET = BUCKET
     for step in range(5):
         for p, g, how in zip(params, gradients(start, step), lays, strict=True):
             p.grad = placed(g, *how)
