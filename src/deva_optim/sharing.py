@@ -6,15 +6,12 @@ What is behind it, torch's distributed tensors included, is imported when the fi
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from .core.batch import Stack
-from .core.parameters import Member, members
-from .core.schedule import first_phases
 from .core.skips import SkipLog
 from .validation import check_wire_dtype
 
@@ -22,7 +19,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
-    from .distributed.step import Fleet
+    from .distributed.step import Distributed
     from .telemetry import Rows
 
 Ranks: TypeAlias = "ProcessGroup | DeviceMesh | None"
@@ -43,55 +40,46 @@ class Sharing:
     def __init__(self, ranks: Ranks, wire_dtype: torch.dtype | None) -> None:
         check_wire_dtype(wire_dtype)
         self._ranks, self._wire_dtype = ranks, wire_dtype
-        self._fleet: Fleet | None = None
+        self._distributed: Distributed | None = None
 
     def __bool__(self) -> bool:
-        return self._fleet is not None
+        return self._distributed is not None
 
     def __contains__(self, param: Tensor) -> bool:
-        return self._fleet is not None and param in self._fleet
+        return self._distributed is not None and param in self._distributed.shared
 
     def add(self, params: list[Tensor]) -> None:
         """Find out which of some parameters are shared, and how."""
         if self._ranks is None and not any(hasattr(p, "device_mesh") for p in params):
             return
-        if self._fleet is None:
-            from .distributed.step import Fleet  # it takes a while to import
+        if self._distributed is None:
+            from .distributed.step import Distributed  # it takes a while to import
 
-            self._fleet = Fleet(self._ranks, self._wire_dtype)
-        for p in params:
-            if p not in self._fleet:
-                self._fleet.add(p)
+            self._distributed = Distributed(self._ranks, self._wire_dtype)
+        self._distributed.add(params)
 
     def stacks(self, groups: Groups, state: State, log: SkipLog) -> Iterator[Stack]:
         """The stacks that this rank advances in a step; what it owns is sent to the others."""
-        if self._fleet is not None:
-            phases = partial(first_phases, groups)
-            yield from self._fleet.stacks(self._members(groups), state, phases, log)
+        if self._distributed is not None:
+            yield from self._distributed.batches(groups, state, log)
 
     def squared_norms(self, groups: Groups) -> dict[Tensor, float]:
         """The squared norm of every gradient that any rank has."""
-        return {} if self._fleet is None else self._fleet.squared_norms(self._members(groups))
+        return {} if self._distributed is None else self._distributed.squared_norms(groups)
 
     def telemetry(self, groups: Groups, state: State) -> Rows:
         """What the owners of the matrices can say of them."""
-        return {} if self._fleet is None else self._fleet.telemetry(self._members(groups), state)
+        return {} if self._distributed is None else self._distributed.telemetry(groups, state)
 
     def blocks(self, groups: Groups, whole: dict[Tensor, Tensor]) -> dict[Tensor, Tensor]:
         """Of states in the shape of their parameters what this rank has of the parameters."""
-        if self._fleet is None:
-            return {}
-        known = [m for m in self._members(groups) if m.param in whole]
-        return {m.param: self._fleet.block(m, whole[m.param]) for m in known}
+        return {} if self._distributed is None else self._distributed.blocks(whole)
 
     def spread_state(self, groups: Groups, state: State) -> dict[Tensor, dict[str, Any]]:
         """The state as a checkpoint has it, in equal shares."""
-        return {} if self._fleet is None else self._fleet.spread_state(self._members(groups), state)
+        return {} if self._distributed is None else self._distributed.saved_state(state)
 
     def take_(self, groups: Groups, state: State) -> None:
         """Give this rank its part of a state that was loaded."""
-        if self._fleet is not None:
-            self._fleet.take_(self._members(groups), state)
-
-    def _members(self, groups: Groups) -> list[Member]:
-        return members(groups, self.__contains__)
+        if self._distributed is not None:
+            self._distributed.load_state_(groups, state)

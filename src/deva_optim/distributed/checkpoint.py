@@ -1,12 +1,13 @@
-"""State that lives with one rank, in a checkpoint: as DTensors, which torch knows how to reshard.
+"""The state of shared parameters in a checkpoint: DTensors, which torch can reshard.
 
-While it is in use the state of a matrix is whole and with its owner. A checkpoint has it cut into
-equal shares along the first dimension, so that all ranks write, and any number of ranks can read.
+While it is in use, the state of a matrix is whole and on its owner; the other ranks have tensors
+without data in its place, on the meta device. In a checkpoint it is cut into equal shares along the
+first dimension, so that all ranks write, and any number of ranks can read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import torch
@@ -15,158 +16,124 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from ..core.matrices import PARAMETER_SHAPED
-from ..core.parameters import Member
 from ..core.state import Shield, on_host
-from .exchange import BUCKET, Mail, Parcel, collect, deliver
-from .owners import Roster, local
-from .placement import Crew
+from .exchange import BUCKET, Exchange, Transfer, buckets, gather, scatter
+from .owners import Owners
+from .placement import RankGroup, coordinates, local
 
 State = Mapping[Tensor, dict[str, Any]]
 
-ALIKE: Final = ("step", "clock")  # the same on all ranks
-SMALL: Final = ("waiting", "idle", "exponent")  # known to the owner alone, but not worth cutting
-_CPU: Final = torch.device("cpu")
+_SAME: Final = ("step", "clock")  # the same on all ranks
+_SMALL: Final = ("waiting", "idle", "exponent")  # right on the owner alone, but too small to cut
 
 
-def spread_state(
-    roster: Roster, members: list[Member], state: State
-) -> dict[Tensor, dict[str, Any]]:
-    """The state of the members as a checkpoint has it; sent there by the owners."""
-    found: dict[Tensor, dict[str, Any]] = {}
-    parcels = []
-    for m in members:
-        values = found[m.param] = dict(state.get(m.param) or {})
-        spread = roster.spread(m.param)
+def saved_state(owners: Owners, state: State) -> dict[Tensor, dict[str, Any]]:
+    """The state of all shared parameters as a checkpoint has it, sent by the owners."""
+    found = {param: dict(state.get(param) or {}) for param in owners.placements}
+    transfers = []
+    for param, values in found.items():
+        placement = owners.placements[param]
         for key, x in values.items():
-            if not m.is_matrix:
-                # Copies: a checkpoint that is read into them only in part must not hurt.
-                whole = key not in PARAMETER_SHAPED or not isinstance(m.param, DTensor)
-                values[key] = x.clone() if whole else spread.wrap(x.clone())
-            elif key in ALIKE:
+            if param in owners.owner_of and key not in _SAME:
+                transfers.append(_transfer_to_share(owners, param, key, x))
+                share, cut = transfers[-1].block, transfers[-1].placement
+                values[key] = cut.as_dtensor(share) if cut.sharded else share
+            else:  # a clone, which a checkpoint may be read into without changing the state
                 values[key] = x.clone()
-            else:
-                parcel = _outgoing(roster, m, key, x)
-                parcels.append(parcel)
-                cut = parcel.spread.cut
-                values[key] = parcel.spread.wrap(parcel.local) if cut else parcel.local
-    _in_rounds(deliver, parcels)
+                if key in PARAMETER_SHAPED and isinstance(param, DTensor):
+                    values[key] = placement.as_dtensor(values[key])
+    _in_buckets(scatter, transfers)
     return {param: values for param, values in found.items() if values}
 
 
-def take_(roster: Roster, members: list[Member], state: State) -> None:
-    """Replace what was loaded, whole or cut, by what this rank is to have of it."""
-    loaded = [m for m in members if state.get(m.param)]
-    _check_origin(roster, [_bare(x) for m in loaded for x in state[m.param].values()])
-    roster.assign(loaded, anew=True)
-    parcels = []
-    for m in loaded:
-        values = state[m.param]
+def load_state_(owners: Owners, params: Iterable[Tensor], state: State) -> None:
+    """Replace the loaded state of parameters, whole or in shares, by this rank's part of it."""
+    transfers = []
+    for param in params:
+        placement, values = owners.placements[param], state[param]
+        elsewhere = param in owners.owner_of and owners.owner_of[param] != placement.group.rank
         for key in sorted(values):
-            x = _bare(values[key])
-            if not m.is_matrix:
-                values[key] = _own_block(roster, m, key, x)
-            elif key.split(".")[0] in (*ALIKE, *SMALL):
-                values[key] = _copy(x, _CPU if on_host(key) else _device(m))
-            elif isinstance(x, DTensor) and x.device_mesh == roster.spread(m.param).crew.mesh:
-                parcel = _incoming(roster, m, x)
-                parcels.append(parcel)
-                values[key] = _kept(x) if parcel.whole is None else parcel.whole
+            x = _unwrapped(values[key])
+            device = torch.device("cpu") if on_host(key) else local(param).device
+            if param not in owners.owner_of:
+                values[key] = _copy(_block(owners, param, key, x), device)
+            elif key.split(".")[0] in (*_SAME, *_SMALL):
+                values[key] = _copy(x, device)
+            elif isinstance(x, DTensor) and x.device_mesh == placement.group.mesh:
+                share, cut = x.to_local(), placement.group.placement(x.placements, x.shape)
+                whole = share.new_empty(x.shape, device="meta" if elsewhere else device)
+                transfers.append(Transfer(owners.owner_of[param], cut, share, whole))
+                values[key] = whole
             else:
                 x = x.full_tensor() if isinstance(x, DTensor) else x
-                values[key] = _copy(x, _device(m)) if roster.owns(m.param) else _kept(x)
-    _in_rounds(collect, parcels)
+                values[key] = torch.empty_like(x, device="meta") if elsewhere else _copy(x, device)
+    _in_buckets(gather, transfers)
 
 
-def block(roster: Roster, m: Member, x: Tensor) -> Tensor:
-    """This rank's block of a state of the parameter's shape, sent there by the owner."""
-    if not m.is_matrix:
+def own_block(owners: Owners, param: Tensor, x: Tensor) -> Tensor:
+    """This rank's block of a state that has the shape of its parameter, sent by the owner."""
+    if param not in owners.owner_of:
         return x
-    spread, owned = roster.spread(m.param), roster.owns(m.param)
-    found = torch.empty_like(local(m.param), dtype=x.dtype)
-    whole = x if owned else None
-    deliver(spread.crew, [Parcel(roster.owner(m.param), spread, found, whole)]).receive()
+    placement = owners.placements[param]
+    found = torch.empty_like(local(param), dtype=x.dtype)
+    scatter(placement.group, [Transfer(owners.owner_of[param], placement, found, x)]).receive()
     return found
 
 
-def _check_origin(roster: Roster, found: list[Any]) -> None:
-    """Raise an error on all ranks if any of them has loaded the shares of another one."""
+def check_origin(owners: Owners, params: Iterable[Tensor], state: State) -> None:
+    """Raise an error on all ranks if any of them has loaded the shares of another rank.
+
+    The mesh of such a share has the coordinates of the other rank.
+    """
+    found = [_unwrapped(x) for param in params for x in state[param].values()]
     meshes = {id(x.device_mesh): x.device_mesh for x in found if isinstance(x, DTensor)}
-    strange = any(
-        list(mesh.get_coordinate() or ()) != (mesh.mesh == dist.get_rank()).nonzero()[0].tolist()
+    foreign = any(
+        tuple(mesh.get_coordinate() or ()) != coordinates(mesh, dist.get_rank())
         for mesh in meshes.values()
     )
-    for crew in roster.crews if meshes else ():
-        count = torch.tensor(float(strange), device=crew.mesh.device_type)
-        crew.sum_(count)
+    for group in owners.groups if meshes else ():
+        count = torch.tensor(float(foreign), device=group.mesh.device_type)
+        group.sum_(count)
         if count > 0:
             raise ValueError(
-                f"{int(count)} of {crew.size} ranks were given the state that another rank had "
+                f"{int(count)} of {group.size} ranks were given the state that another rank had "
                 "of its own; save and load it through torch.distributed.checkpoint, or as a "
                 "whole (StateDictOptions(full_state_dict=True))"
             )
 
 
-def _bare(x: Any) -> Any:
-    return x.tensor if isinstance(x, Shield) else x
+def _transfer_to_share(owners: Owners, param: Tensor, key: str, x: Tensor) -> Transfer:
+    """What fills this rank's share of a state that the owner has."""
+    group = owners.placements[param].group
+    kind = Replicate() if key.split(".")[0] in _SMALL else Shard(0)
+    cut = group.placement((kind,) * group.mesh.ndim, x.shape)
+    shape = [s.stop - s.start for s in cut.own_block]
+    share = x.new_empty(shape, device=local(param).device if x.is_meta else x.device)
+    return Transfer(owners.owner_of[param], cut, share, x)
 
 
-def _outgoing(roster: Roster, m: Member, key: str, x: Tensor) -> Parcel:
-    crew, owned = roster.spread(m.param).crew, roster.owns(m.param)
-    placement = Replicate() if key.split(".")[0] in SMALL else Shard(0)
-    spread = crew.spread((placement,) * crew.mesh.ndim, x.shape)
-    shape = [s.stop - s.start for s in spread.mine]
-    device = _device(m) if x.is_meta else x.device
-    return Parcel(
-        roster.owner(m.param), spread, x.new_empty(shape, device=device), x if owned else None
-    )
-
-
-def _incoming(roster: Roster, m: Member, x: DTensor) -> Parcel:
-    spread = roster.spread(m.param).crew.spread(x.placements, x.shape)
-    share = x.to_local()
-    whole = share.new_empty(x.shape, device=_device(m)) if roster.owns(m.param) else None
-    return Parcel(roster.owner(m.param), spread, share, whole)
-
-
-def _own_block(roster: Roster, m: Member, key: str, x: Tensor) -> Tensor:
-    """What this rank has of the state of a vector."""
-    spread, param = roster.spread(m.param), m.param
+def _block(owners: Owners, param: Tensor, key: str, x: Tensor) -> Tensor:
+    """This rank's block of the state of a vector."""
     if isinstance(x, DTensor):
         if isinstance(param, DTensor) and x.device_mesh == param.device_mesh:
-            return _copy(x.redistribute(x.device_mesh, param.placements).to_local(), _device(m))
+            return x.redistribute(x.device_mesh, param.placements).to_local()
         x = x.full_tensor()
-    if on_host(key):
-        return _copy(x, _CPU)
-    return _copy(x[spread.mine] if key in PARAMETER_SHAPED else x, _device(m))
+    return x[owners.placements[param].own_block] if key in PARAMETER_SHAPED else x
 
 
-def _in_rounds(move: Callable[[Crew, list[Parcel]], Mail], parcels: list[Parcel]) -> None:
-    for crew in dict.fromkeys(parcel.spread.crew for parcel in parcels):
-        for some in _buckets([parcel for parcel in parcels if parcel.spread.crew is crew]):
-            move(crew, some).receive()
+def _in_buckets(
+    move: Callable[[RankGroup, list[Transfer]], Exchange], transfers: list[Transfer]
+) -> None:
+    """Make the transfers, a bucket at a time."""
+    for group in dict.fromkeys(transfer.placement.group for transfer in transfers):
+        some = [transfer for transfer in transfers if transfer.placement.group is group]
+        for bucket in buckets(some, lambda transfer: transfer.placement.load, BUCKET):
+            move(group, bucket).receive()
 
 
-def _buckets(parcels: list[Parcel]) -> Iterator[list[Parcel]]:
-    some: list[Parcel] = []
-    size = 0
-    for parcel in parcels:
-        if some and size + parcel.load > BUCKET:
-            yield some
-            some, size = [], 0
-        some.append(parcel)
-        size += parcel.load
-    if some:
-        yield some
-
-
-def _kept(x: Tensor) -> Tensor:
-    """What other ranks than the owner keep of a state: its shape."""
-    return torch.empty(x.shape, dtype=x.dtype, device="meta")
+def _unwrapped(x: Any) -> Any:
+    return x.tensor if isinstance(x, Shield) else x
 
 
 def _copy(x: Tensor, device: torch.device) -> Tensor:
     return x.to(device, copy=True, memory_format=torch.contiguous_format)
-
-
-def _device(m: Member) -> torch.device:
-    return local(m.param).device

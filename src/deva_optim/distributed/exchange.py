@@ -1,78 +1,80 @@
-"""How tensors that are spread over ranks are brought together on one of them, and sent back.
+"""Messages between ranks: blocks of tensors go to the owners of the tensors, or come from them.
 
-All that travels at a time travels in one message from each rank to each other, so that a step makes
-few collectives, and large ones. They do not wait: whoever sends may go on until it needs what
-comes in return.
+All that is exchanged at a time is one message from each rank to each other rank, so that a step
+makes few collectives, and large ones. Sending does not wait: the caller may do something else
+before it receives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .placement import Crew, Spread
+from .placement import Placement, RankGroup
 
-Piece = tuple[Tensor, torch.dtype]  # of a message: a tensor, and the dtype in which it travels
+T = TypeVar("T")
+Piece = tuple[Tensor, torch.dtype]  # of a message: a tensor, and the dtype in which it is sent
 
 BUCKET: Final = 2**23
-"""Numbers that a rank brings together, sends or receives at a time, unless a tensor has more."""
+"""How many numbers a rank gathers, sends or receives at a time, unless one tensor has more."""
 
 _ALIGNMENT: Final = 8  # bytes: every piece of a message may be read as numbers of any dtype
 
 
-class Parcel(NamedTuple):
-    """A tensor to be brought together on its owner, or sent out from it; `whole` is there alone.
+class Transfer(NamedTuple):
+    """A tensor that is gathered on its owner, or scattered from it.
 
-    It travels in the dtype `wire`, or else in its own.
+    Attributes:
+        owner: The rank that has the whole tensor.
+        placement: How the tensor is placed.
+        block: This rank's block.
+        whole: The whole tensor. Only the owner uses it.
+        wire_dtype: The dtype in which the tensor is sent; None is its own.
     """
 
     owner: int
-    spread: Spread
-    local: Tensor
-    whole: Tensor | None
-    wire: torch.dtype | None = None
-
-    @property
-    def load(self) -> int:
-        """Numbers that the owner sends, or receives, all ranks that have a copy counted."""
-        return torch.Size(self.spread.shape).numel() * self.spread.copies
+    placement: Placement
+    block: Tensor
+    whole: Tensor
+    wire_dtype: torch.dtype | None = None
 
 
-class Mail:
-    """What is on its way between the ranks of a crew.
+class Exchange:
+    """Messages between the ranks of a group.
 
     Attributes:
-        outgoing, incoming: For each rank what it gets from here, and what is filled from there.
+        outgoing, incoming: For each rank the tensors that are sent to it, and those that are filled
+            with what it sends.
     """
 
-    def __init__(self, crew: Crew) -> None:
-        self.outgoing: list[list[Piece]] = [[] for _ in range(crew.size)]
-        self.incoming: list[list[Piece]] = [[] for _ in range(crew.size)]
-        self._crew = crew
-        self._messages: tuple[Tensor, Tensor] | None = None  # must live as long as they travel
+    def __init__(self, group: RankGroup) -> None:
+        self.outgoing: list[list[Piece]] = [[] for _ in range(group.size)]
+        self.incoming: list[list[Piece]] = [[] for _ in range(group.size)]
+        self._group = group
+        self._messages: tuple[Tensor, Tensor] | None = None  # must live until they have arrived
         self._work: dist.Work | None = None
 
     def send(self) -> None:
-        """Send everything off; from now on what was sent may be changed."""
-        device = self._crew.mesh.device_type
-        given, taken = (
-            [sum(map(_size, pieces)) for pieces in mail] for mail in (self.outgoing, self.incoming)
+        """Start to send. The outgoing tensors have been copied then, and may be changed."""
+        sides = (self.outgoing, self.incoming)
+        given, taken = ([sum(_size(*x) for x in pieces) for pieces in side] for side in sides)
+        sent, received = (
+            torch.empty(sum(sizes), dtype=torch.uint8, device=self._group.mesh.device_type)
+            for sizes in (given, taken)
         )
-        sent = torch.empty(sum(given), dtype=torch.uint8, device=device)
-        received = torch.empty(sum(taken), dtype=torch.uint8, device=device)
         for place, X in _places(sent, self.outgoing):
             place.copy_(X)
         self._messages = sent, received
         self._work = dist.all_to_all_single(
-            received, sent, taken, given, group=self._crew.group, async_op=True
+            received, sent, taken, given, group=self._group.group, async_op=True
         )
 
     def receive(self) -> None:
-        """Wait for what comes here and put it in its place."""
+        """Wait for the messages to this rank, if any, and fill the incoming tensors."""
         if self._work is not None and self._messages is not None:
             self._work.wait()
             for place, X in _places(self._messages[1], self.incoming):
@@ -80,56 +82,68 @@ class Mail:
             self._work = self._messages = None
 
 
-def collect(crew: Crew, parcels: Iterable[Parcel]) -> Mail:
-    """Send off the blocks of the owner's replica, to fill the whole of every parcel."""
-    mail = Mail(crew)
-    travels = False
-    for owner, spread, local, whole, wire in parcels:
-        sources, dtype = spread.sources(owner), wire or local.dtype
-        travels |= bool(sources)
-        if whole is not None:
-            if whole is not local:
-                whole[spread.mine].copy_(local)
-            for rank in sources:
-                mail.incoming[rank].append((whole[spread.blocks[rank]], dtype))
-        elif spread.replicas[crew.rank] == spread.replicas[owner]:
-            mail.outgoing[owner].append((local, dtype))
-    if travels:
-        mail.send()
-    return mail
+def gather(group: RankGroup, transfers: Iterable[Transfer]) -> Exchange:
+    """Start to fill the whole of each transfer with the blocks of its owner's replica."""
+    exchange = Exchange(group)
+    needed = False
+    for owner, placement, block, whole, wire_dtype in transfers:
+        dtype, replicas = wire_dtype or block.dtype, placement.replicas
+        needed |= placement.copies < group.size
+        if owner == group.rank:
+            if whole is not block:
+                whole[placement.own_block].copy_(block)
+            for rank, replica in enumerate(replicas):
+                if replica == replicas[owner] and rank != owner:
+                    exchange.incoming[rank].append((whole[placement.blocks[rank]], dtype))
+        elif replicas[group.rank] == replicas[owner]:
+            exchange.outgoing[owner].append((block, dtype))
+    if needed:
+        exchange.send()
+    return exchange
 
 
-def deliver(crew: Crew, parcels: Iterable[Parcel]) -> Mail:
-    """Send off the whole of every parcel, to fill the blocks of all ranks.
+def scatter(group: RankGroup, transfers: Iterable[Transfer]) -> Exchange:
+    """Start to fill the blocks of all ranks with the whole of each transfer.
 
-    The owner's own block is rounded as those that travel are: copies must stay the same.
+    The owner's own block is rounded as those that are sent are: copies must stay the same.
     """
-    mail = Mail(crew)
-    for owner, spread, local, whole, wire in parcels:
-        dtype = wire or local.dtype
-        if whole is None:
-            mail.incoming[owner].append((local, dtype))
+    exchange = Exchange(group)
+    for owner, placement, block, whole, wire_dtype in transfers:
+        dtype = wire_dtype or block.dtype
+        if owner != group.rank:
+            exchange.incoming[owner].append((block, dtype))
             continue
-        if whole is not local:
-            local.copy_(whole[spread.mine].to(dtype))
-        for rank in range(crew.size):
+        if whole is not block:
+            block.copy_(whole[placement.own_block].to(dtype))
+        for rank in range(group.size):
             if rank != owner:
-                mail.outgoing[rank].append((whole[spread.blocks[rank]], dtype))
-    if crew.size > 1:
-        mail.send()
-    return mail
+                exchange.outgoing[rank].append((whole[placement.blocks[rank]], dtype))
+    if group.size > 1:
+        exchange.send()
+    return exchange
 
 
-def _places(message: Tensor, mail: list[list[Piece]]) -> Iterator[tuple[Tensor, Tensor]]:
+def buckets(items: Iterable[T], load: Callable[[T], int], limit: int) -> Iterator[list[T]]:
+    """The items in lists, each with a load of at most `limit` unless a single item has more."""
+    some: list[T] = []
+    for item in items:
+        if some and sum(map(load, some)) + load(item) > limit:
+            yield some
+            some = []
+        some.append(item)
+    if some:
+        yield some
+
+
+def _places(message: Tensor, side: list[list[Piece]]) -> Iterator[tuple[Tensor, Tensor]]:
     """Each tensor with its place in the message."""
     start = 0
-    for X, dtype in (piece for pieces in mail for piece in pieces):
+    for X, dtype in (piece for pieces in side for piece in pieces):
         place = message[start : start + X.numel() * dtype.itemsize]
         yield place.view(dtype).view(X.shape), X
-        start += _size((X, dtype))
+        start += _size(X, dtype)
 
 
-def _size(piece: Piece) -> int:
+def _size(X: Tensor, dtype: torch.dtype) -> int:
     """The bytes that a tensor takes in a message."""
-    X, dtype = piece
     return -(-X.numel() * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT

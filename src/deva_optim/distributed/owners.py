@@ -1,88 +1,73 @@
-"""Who shares which parameter, and who owns which matrix."""
+"""Which rank owns which matrix.
+
+The owner alone keeps the state of a matrix and computes its updates. Owners are chosen so that all
+ranks have about the same amount of work.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate
 
-from ..core.ownership import owners, step_cost
-from ..core.parameters import Member
-from .placement import Crew, Spread
+from ..core.ownership import owners
+from .placement import Placement, RankGroup
 
 
-class Roster:
-    """How each parameter is spread over which ranks, and who owns which matrix.
+class Owners:
+    """The parameters that ranks share: how each is placed, and which rank owns it.
 
     Args:
-        ranks: Who shares the parameters that are not DTensors; None if nobody does.
+        process_group: The ranks that hold copies of the parameters that are not DTensors; None if
+            these are not shared.
+
+    Attributes:
+        groups: The ranks of each mesh, in an order that is the same on all ranks.
+        placements: How each parameter is placed.
+        owner_of: The rank that owns each matrix, numbered as in its group. Vectors have no owner,
+            nor have matrices before their first gradient.
     """
 
-    def __init__(self, ranks: ProcessGroup | DeviceMesh | None) -> None:
-        if not isinstance(ranks, ProcessGroup | DeviceMesh | None):
-            raise TypeError(f"process_group must be a process group or a mesh, got {ranks!r}")
-        self._ranks = ranks
-        self._crews: dict[DeviceMesh, Crew] = {}
-        self._spreads: dict[Tensor, Spread] = {}
-        self._owners: dict[Tensor, int] = {}
-        self._loads: dict[Crew, list[int]] = {}
-
-    def __contains__(self, param: Tensor) -> bool:
-        return param in self._spreads
+    def __init__(self, process_group: ProcessGroup | DeviceMesh | None) -> None:
+        if not isinstance(process_group, ProcessGroup | DeviceMesh | None):
+            raise TypeError(
+                f"process_group must be a process group or a mesh, got {process_group!r}"
+            )
+        self._process_group = process_group
+        self._loads: dict[RankGroup, list[int]] = {}  # the costs of what each rank owns
+        self.groups: list[RankGroup] = []
+        self.placements: dict[Tensor, Placement] = {}
+        self.owner_of: dict[Tensor, int] = {}
 
     def add(self, param: Tensor) -> None:
-        """Find out how a parameter is spread."""
+        """Find out how a parameter is placed, if it is shared."""
         if isinstance(param, DTensor):
             mesh, placements = param.device_mesh, param.placements
-        elif self._ranks is not None:
-            mesh = self._mesh(param.device.type)
+        elif self._process_group is not None:
+            if isinstance(self._process_group, ProcessGroup):
+                device = param.device.type
+                self._process_group = DeviceMesh.from_group(self._process_group, device)
+            mesh = self._process_group
             placements = (Replicate(),) * mesh.ndim
         else:
             return
-        if mesh not in self._crews:
-            self._crews[mesh] = Crew(mesh)
-            self._loads[self._crews[mesh]] = [0] * self._crews[mesh].size
-        self._spreads[param] = self._crews[mesh].spread(placements, param.shape)
+        if all(group.mesh != mesh for group in self.groups):
+            self.groups.append(RankGroup(mesh))
+            self._loads[self.groups[-1]] = [0] * self.groups[-1].size
+        group = next(group for group in self.groups if group.mesh == mesh)
+        self.placements[param] = group.placement(placements, param.shape)
 
-    @property
-    def crews(self) -> Iterable[Crew]:
-        """The ranks of each mesh, in the same order everywhere."""
-        return self._crews.values()
+    def assign(self, costs: Mapping[Tensor, int]) -> None:
+        """Choose owners for matrices that have none, from what a step of each matrix costs."""
+        for group, load in self._loads.items():
+            params = [p for p in costs if self.placements[p].group is group]
+            chosen = owners([costs[p] for p in params], load)
+            self.owner_of.update(zip(params, chosen, strict=True))
 
-    def spread(self, param: Tensor) -> Spread:
-        """How a parameter is spread."""
-        return self._spreads[param]
-
-    def owner(self, param: Tensor) -> int:
-        """The rank that owns a matrix."""
-        return self._owners[param]
-
-    def owns(self, param: Tensor) -> bool:
-        """Whether this rank owns a matrix."""
-        return self._owners[param] == self._spreads[param].crew.rank
-
-    def assign(self, members: Iterable[Member], *, anew: bool = False) -> None:
-        """Give an owner to every matrix that has none, or to all of them anew."""
-        if anew:
-            self._owners.clear()
-            self._loads = {crew: [0] * crew.size for crew in self._loads}
-        new = [m for m in members if m.is_matrix and m.param not in self._owners]
-        for crew, load in self._loads.items():
-            mine = [m for m in new if self._spreads[m.param].crew is crew]
-            costs = [step_cost(m.parts, m.method, m.group) for m in mine]
-            self._owners.update(zip((m.param for m in mine), owners(costs, load), strict=True))
-
-    def _mesh(self, device: str) -> DeviceMesh:
-        if isinstance(self._ranks, DeviceMesh):
-            return self._ranks
-        assert self._ranks is not None
-        self._ranks = DeviceMesh.from_group(self._ranks, device)
-        return self._ranks
-
-
-def local(param: Tensor) -> Tensor:
-    """This rank's block of a parameter."""
-    return param.to_local() if isinstance(param, DTensor) else param
+    def clear(self) -> None:
+        """Forget all owners."""
+        self.owner_of.clear()
+        self._loads = {group: [0] * group.size for group in self.groups}

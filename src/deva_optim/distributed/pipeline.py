@@ -1,177 +1,174 @@
-"""Rounds: matrices that travel to their owners together, are updated there, and travel back.
+"""Rounds of matrices on their way to their owners and back, overlapped with the updates.
 
-While the matrices of one round are updated, those of the next are on their way to their owners and
-those of the one before on their way back.
+While the matrices of one round are updated, those of the next are sent to their owners, and those
+of the round before are sent back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
+from typing import Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from ..core.batch import Entry, Stack, stacks
-from ..core.parameters import Member
-from ..core.units import fit_
-from .exchange import BUCKET, Mail, Parcel, collect, deliver
-from .owners import Roster
-from .placement import Crew, Spread
+from .exchange import BUCKET, Exchange, Transfer, buckets, gather, scatter
+from .placement import Placement, RankGroup
 
 
-@dataclass(slots=True)
-class Job:
-    """A member that takes part in this step, with its entry on this rank.
+class Item(Protocol):
+    """What an update works on: a gradient and a weight."""
 
-    Attributes:
-        owner: The rank that takes the step of a matrix; −1 for a vector, which all ranks do.
-        grad, param: This rank's blocks; the entry of an owner has the whole for a while.
-    """
-
-    member: Member
-    entry: Entry
-    spread: Spread
-    owner: int
     grad: Tensor
     param: Tensor
 
-    @property
-    def load(self) -> int:
-        """Numbers that its owner has to send back, in all."""
-        return self.member.param.numel() * self.spread.copies
+
+E = TypeVar("E", bound=Item)
+B = TypeVar("B")
 
 
-class Round:
-    """Some matrices of a crew on their way to their owners and back.
+@dataclass(slots=True)
+class WorkItem(Generic[E]):
+    """A parameter that takes part in a step.
 
-    With a `wire` dtype float32 numbers travel in it. Weights do not come back then: their changes
-    do, which all ranks add to what they have, so that nothing is lost of the weights themselves.
+    Attributes:
+        item: What is updated. It has the whole gradient and weight of a matrix while these are on
+            the owner, and otherwise the blocks of this rank.
+        placement: How gradient and weight are placed.
+        owner: The rank that updates a matrix; −1 for a vector, whose blocks stay where they are.
+        grad, param: The blocks of this rank.
+        exact: Whether the owner needs the weight unrounded.
+        before: On the owner, if the change of the weight is sent back: the weight before it.
     """
 
-    def __init__(self, crew: Crew, jobs: list[Job], wire: torch.dtype | None) -> None:
-        self._crew, self._jobs, self._wire = crew, jobs, wire
-        self._own = [job for job in jobs if job.owner == crew.rank]
-        self._mail = Mail(crew)
-        self._before: dict[int, Tensor] = {}  # own weights whose change is sent, by entry
-        self._changes: list[tuple[Tensor, Tensor]] = []  # of a weight, and where it comes in
+    item: E
+    placement: Placement
+    owner: int
+    grad: Tensor
+    param: Tensor
+    exact: bool
+    before: Tensor | None = None
+
+
+class Round(Generic[E]):
+    """Some matrices of a group of ranks on their way to their owners, and back.
+
+    With a `wire_dtype`, float32 numbers are sent in it. Weights are not sent back then: their
+    changes are, which all ranks add to the weights that they have. So the weights are not rounded.
+    """
+
+    def __init__(
+        self, group: RankGroup, items: list[WorkItem[E]], wire_dtype: torch.dtype | None
+    ) -> None:
+        self._group, self._items, self._wire_dtype = group, items, wire_dtype
+        self._own = [item for item in items if item.owner == group.rank]
+        self._exchange = Exchange(group)
+        self._changes: list[tuple[Tensor, Tensor]] = []  # a block of a weight, and its change
 
     def send(self) -> None:
-        """Send gradients and weights off to their owners."""
-        for job in self._own:
-            e, shape = job.entry, job.member.param.shape
-            if job.spread.cut:
-                e.grad = e.grad.new_empty(shape)
-            if job.spread.cut or self._changes_travel(job):
-                e.param = e.param.new_empty(shape)
-        parcels = [self._parcel(j, j.grad, j.entry.grad, self._wire_of(j.grad)) for j in self._jobs]
-        for job in self._jobs:
-            # An average of iterates is made of the weights themselves; decay can do with less.
-            wire = None if job.member.method.after else self._wire_of(job.param)
-            parcels.append(self._parcel(job, job.param, job.entry.param, wire))
-        self._mail = collect(self._crew, parcels)
+        """Start to send gradients and weights to their owners."""
+        for x in self._own:
+            sharded, shape = x.placement.sharded, x.placement.shape
+            if sharded:
+                x.item.grad = x.grad.new_empty(shape)
+            if sharded or self._sends_change(x):
+                x.item.param = x.param.new_empty(shape)
+        transfers = [
+            Transfer(x.owner, x.placement, x.grad, x.item.grad, self._dtype(x.grad))
+            for x in self._items
+        ]
+        for x in self._items:
+            dtype = None if x.exact else self._dtype(x.param)
+            transfers.append(Transfer(x.owner, x.placement, x.param, x.item.param, dtype))
+        self._exchange = gather(self._group, transfers)
 
-    def receive(self) -> list[Entry]:
-        """The entries of this rank's own matrices, when they are here."""
-        self._mail.receive()
-        return [job.entry for job in self._own]
-
-    def stacks(self) -> Iterator[Stack]:
-        """The stacks of this rank's own matrices, when they are here."""
-        entries = self.receive()
-        for e in entries:
-            fit_(e)
-        for job in self._own:
-            if self._changes_travel(job):
-                e = job.entry
-                self._before[id(e)] = e.param.clone() if job.spread.cut else job.param
-        return stacks(entries)
+    def receive(self) -> list[E]:
+        """Wait for the matrices that this rank owns, and return them."""
+        self._exchange.receive()
+        for x in self._own:
+            if self._sends_change(x):
+                copied = not x.placement.sharded  # then the block is the weight before
+                x.before = x.param if copied else x.item.param.clone()
+        return [x.item for x in self._own]
 
     def send_back(self) -> None:
-        """Send what has become of the weights off to everyone."""
-        self._mail = deliver(self._crew, [self._returned(job) for job in self._jobs])
-        self.let_go()
+        """Start to send the updated weights, or their changes, to all ranks."""
+        transfers = []
+        for x in self._items:
+            block, dtype = x.param, None
+            if self._sends_change(x):
+                block, dtype = torch.empty_like(x.param), self._wire_dtype
+                self._changes.append((x.param, block))
+                if x.before is not None:
+                    x.item.param.sub_(x.before)  # which is not the weight that is kept
+            transfers.append(Transfer(x.owner, x.placement, block, x.item.param, dtype))
+        self._exchange = scatter(self._group, transfers)
+        self.release()
 
     def receive_back(self) -> None:
-        """Put what the other ranks have updated in its place."""
-        self._mail.receive()
+        """Wait for the weights that other ranks have updated, or for the changes of all."""
+        self._exchange.receive()
         for X, change in self._changes:
             X.add_(change)
         self._changes.clear()
 
-    def let_go(self) -> None:
-        """Drop the wholes: the next rounds need the memory."""
-        self._before.clear()
-        for job in self._own:
-            job.entry.grad, job.entry.param = job.grad, job.param
+    def release(self) -> None:
+        """Drop the whole gradients and weights: the next rounds need the memory."""
+        for x in self._own:
+            x.item.grad, x.item.param, x.before = x.grad, x.param, None
 
-    def _returned(self, job: Job) -> Parcel:
-        X = job.param
-        if not self._changes_travel(job):
-            return self._parcel(job, X, job.entry.param, None)
-        change, whole = torch.empty_like(X), X
-        if job.owner == self._crew.rank:
-            whole = job.entry.param - self._before.pop(id(job.entry))
-        self._changes.append((X, change))
-        return self._parcel(job, change, whole, self._wire)
+    def _sends_change(self, item: WorkItem[E]) -> bool:
+        return self._group.size > 1 and self._dtype(item.param) is not None
 
-    def _parcel(self, job: Job, block: Tensor, whole: Tensor, wire: torch.dtype | None) -> Parcel:
-        mine = job.owner == self._crew.rank
-        return Parcel(job.owner, job.spread, block, whole if mine else None, wire)
+    def _dtype(self, X: Tensor) -> torch.dtype | None:
+        """The dtype in which X is sent; None is its own.
 
-    def _changes_travel(self, job: Job) -> bool:
-        return self._crew.size > 1 and self._wire_of(job.param) is not None
-
-    def _wire_of(self, X: Tensor) -> torch.dtype | None:
-        """float32 alone: what is narrower has nothing to lose, and float64 may be out of range."""
-        return self._wire if X.dtype == torch.float32 else None
+        Only float32 is rounded: narrower dtypes gain nothing, and float64 may be out of range.
+        """
+        return self._wire_dtype if X.dtype == torch.float32 else None
 
 
-def rounds(roster: Roster, jobs: list[Job], wire: torch.dtype | None = None) -> list[Round]:
-    """The matrices in rounds, in each of which no owner has more than half a bucket to send back.
+def rounds(
+    groups: Iterable[RankGroup],
+    items: Iterable[WorkItem[E]],
+    wire_dtype: torch.dtype | None = None,
+) -> list[Round[E]]:
+    """The matrices in rounds, in each of which no owner sends back more than half a bucket.
 
-    Two rounds are held at a time, so together they are one bucket.
+    Two rounds are held at a time, and together they are one bucket.
     """
+    queues: dict[RankGroup, dict[int, list[WorkItem[E]]]] = {group: {} for group in groups}
+    for item in items:
+        queues[item.placement.group].setdefault(item.owner, []).append(item)
     found = []
-    for crew in roster.crews:
-        queues: dict[int, list[Job]] = {}
-        for job in jobs:
-            if job.spread.crew is crew:
-                queues.setdefault(job.owner, []).append(job)
-        while any(queues.values()):
-            some = [job for queue in queues.values() for job in _half_bucket(queue)]
-            found.append(Round(crew, some, wire))
+    for group, by_owner in queues.items():
+        load, half = lambda item: item.placement.load, BUCKET // 2
+        halves = (buckets(queue, load, half) for queue in by_owner.values())
+        for some in zip_longest(*halves, fillvalue=[]):
+            found.append(Round(group, [item for half in some for item in half], wire_dtype))
     return found
 
 
-def overlapped(rounds: list[Round], meanwhile: Iterable[Stack]) -> Iterator[Stack]:
-    """All stacks of this rank's matrices, and others that are advanced while the first travel.
+def overlapped(
+    rounds: list[Round[E]], update: Callable[[list[E]], Iterable[B]], meanwhile: Iterable[B]
+) -> Iterator[B]:
+    """The batches of the entries that this rank owns, as `update` makes them when they arrive.
 
-    A round is sent off before the one before it is updated, and nobody waits for what is sent back
-    until the next round is updated. Two rounds are held at a time.
+    Whoever asks for the next batch must have updated the last one. The batches of `meanwhile` come
+    while the first round is on its way. Each round is sent before the one before it is updated, and
+    is waited for on its way back when the next one has been updated: two are held at a time.
     """
     for first in rounds[:1]:
         first.send()
     yield from meanwhile
-    before: Round | None = None
-    for this, following in zip_longest(rounds, rounds[1:]):
-        if following is not None:
+    for i, this in enumerate(rounds):
+        for following in rounds[i + 1 : i + 2]:
             following.send()
-        yield from this.stacks()
-        if before is not None:
-            before.receive_back()
+        yield from update(this.receive())
+        if i > 0:
+            rounds[i - 1].receive_back()
         this.send_back()
-        before = this
-    if before is not None:
-        before.receive_back()
-
-
-def _half_bucket(queue: list[Job]) -> list[Job]:
-    """Take from the queue as many as fit into half a bucket, and at least one."""
-    some = [queue.pop(0)] if queue else []
-    size = sum(job.load for job in some)
-    while queue and size + queue[0].load <= BUCKET // 2:
-        some.append(queue.pop(0))
-        size += some[-1].load
-    return some
+    for last in rounds[-1:]:
+        last.receive_back()

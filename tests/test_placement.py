@@ -8,11 +8,14 @@ import torch
 from torch.distributed.tensor import Partial, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
-from deva_optim.distributed.placement import _block
+from deva_optim.distributed import placement
 
 
 def blocks(shape: tuple[int, ...], sizes: tuple[int, ...], placements: Any) -> list[Any]:
-    return [_block(shape, sizes, placements, at) for at in itertools.product(*map(range, sizes))]
+    return [
+        placement.block(shape, sizes, placements, at)
+        for at in itertools.product(*map(range, sizes))
+    ]
 
 
 @pytest.mark.parametrize("length", range(1, 10))
@@ -50,4 +53,4 @@ def test_fsdp_over_tensor_parallelism_cuts_the_later_dimension_first() -> None:
 
 def test_a_partial_parameter_is_refused() -> None:
     with pytest.raises(TypeError, match="must be Shard or Replicate .* redistribute it"):
-        _block((4,), (2,), (Partial(),), (0,))
+        placement.block((4,), (2,), (Partial(),), (0,))
