@@ -19,7 +19,7 @@ from .core.skips import SkipLog
 from .core.state import check_loaded, initial_state, named_dtypes, unwrap_, wrapped
 from .core.units import compute_dtype, narrowed, norms
 from .defaults import DEFAULTS
-from .sharing import Ranks, Sharing
+from .local import Local, Ranks, Strategy
 from .telemetry import Telemetry, numbered, rows, stepped
 from .validation import as_list, check_gradient, check_group, check_parameter
 
@@ -56,7 +56,7 @@ class BaseOptimizer(Optimizer):
         wire_dtype: torch.dtype | None = None,
     ) -> None:
         self._skips = SkipLog()
-        self._sharing = Sharing(process_group, wire_dtype)
+        self._ranks: Strategy = Local(process_group, wire_dtype)
         super().__init__(params, {**DEFAULTS, **defaults})
 
     @property
@@ -98,7 +98,7 @@ class BaseOptimizer(Optimizer):
         {'msign_error': 0.0, 'update_ratio': 0.0291, 'skipped': 0.0}
         """
         found = rows(stepped(self._own(lambda _: True), self.state))
-        found |= self._sharing.telemetry(self.param_groups, self.state)
+        found |= self._ranks.telemetry(self.param_groups, self.state)
         return numbered(found, self._skips.of)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -122,7 +122,7 @@ class BaseOptimizer(Optimizer):
                 raise ValueError(f"{name} is given twice; every parameter belongs to one group")
             known.add(id(param))
         super().add_param_group(group)
-        self._sharing.add(self.param_groups[-1]["params"])
+        self._ranks = self._ranks.add(self.param_groups[-1]["params"])
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -138,14 +138,14 @@ class BaseOptimizer(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         if not self.state:  # until now others may have been put in the place of parameters
-            self._sharing.add([p for group in self.param_groups for p in group["params"]])
+            self._ranks = self._ranks.add(p for group in self.param_groups for p in group["params"])
         entries = screen(list(self._entries()), self._skips)
         for e in entries:
             if e.rests:
                 decay_(e)
         for stack in stacks(e for e in entries if not e.rests):
             _advance_(stack)
-        for stack in self._sharing.stacks(self.param_groups, self.state, self._skips):
+        for stack in self._ranks.batches(self.param_groups, self.state, self._skips):
             _advance_(stack)
         return loss
 
@@ -159,7 +159,7 @@ class BaseOptimizer(Optimizer):
         for (_, dtype), params in kinds.items():
             squares = norms([p.grad for p in params], dtype).square()
             found.update(zip(params, squares.tolist(), strict=True))
-        return found | self._sharing.squared_norms(self.param_groups)
+        return found | self._ranks.squared_norms(self.param_groups)
 
     def state_dict(self) -> StateDict:
         """The state, dtypes by name; of what ranks share as DTensors, which all must ask for."""
@@ -194,12 +194,12 @@ class BaseOptimizer(Optimizer):
             unwrap.remove()
 
     def __getstate__(self) -> dict[str, Any]:
-        if self._sharing:
+        if self._ranks.shared:
             raise TypeError(
                 "an optimizer whose parameters are shared by several ranks cannot be copied or "
                 "pickled; make another one and load the state_dict of this one into it"
             )
-        own = {"_skips": self._skips, "_sharing": self._sharing}
+        own = {"_skips": self._skips, "_ranks": self._ranks}
         return {**super().__getstate__(), **own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -228,15 +228,16 @@ class BaseOptimizer(Optimizer):
 
     def _own(self, wanted: Callable[[Tensor], bool]) -> list[Member]:
         """The parameters that are wanted and not shared with other ranks."""
-        if not self._sharing:
+        shared = self._ranks.shared
+        if not shared:
             return members(self.param_groups, wanted)
-        return members(self.param_groups, lambda p: wanted(p) and p not in self._sharing)
+        return members(self.param_groups, lambda p: wanted(p) and p not in shared)
 
     @torch.no_grad()
     def _blocks(self, key: str) -> dict[Tensor, Tensor]:
         """A state of the shape of its parameter; of one that ranks share, the block of this one."""
         found = {p: x[key] for p, x in self.state.items() if key in x}
-        return found | self._sharing.blocks(self.param_groups, found)
+        return found | self._ranks.blocks(found)
 
 
 def _advance_(stack: Stack) -> None:
@@ -260,10 +261,10 @@ def _has_gradient(param: Tensor) -> bool:
 def _portable(optimizer: Optimizer, state_dict: StateDict) -> StateDict:
     """The state as any way of saving takes it, and any number of ranks can read it."""
     assert isinstance(optimizer, BaseOptimizer)
-    spread = optimizer._sharing.spread_state(optimizer.param_groups, optimizer.state)
+    shared = optimizer._ranks.saved_state(optimizer.state)
     params = [p for group in optimizer.param_groups for p in group["params"]]
     state = {
-        i: spread.get(params[i], x) if isinstance(i, int) else x
+        i: shared.get(params[i], x) if isinstance(i, int) else x
         for i, x in state_dict["state"].items()
     }
     return {**state_dict, "state": state, "param_groups": named_dtypes(state_dict["param_groups"])}
@@ -273,5 +274,5 @@ def _unwrap_(optimizer: Optimizer) -> None:
     assert isinstance(optimizer, BaseOptimizer)
     loaded = members(optimizer.param_groups, lambda p: bool(optimizer.state.get(p)))
     check_loaded(loaded, optimizer.state)
-    optimizer._sharing.take_(optimizer.param_groups, optimizer.state)
+    optimizer._ranks.load_state_(optimizer.param_groups, optimizer.state)
     unwrap_(optimizer)

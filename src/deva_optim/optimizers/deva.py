@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
 from ..core.directions import MsignKind
+from ..local import Ranks
 from ..optimizer import BaseOptimizer
 from ..routing.groups import param_groups
-from ..sharing import Ranks
 from ..validation import NonFinite, Rest, Sides, Variant, as_list
 
 

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from ..averages import averaged
+from ..local import Ranks
 from ..optimizer import BaseOptimizer
-from ..sharing import Ranks
 from ..validation import NonFinite, Rest, Sides, check_choice
 
 

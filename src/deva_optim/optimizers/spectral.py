@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from ..core.directions import MsignKind
+from ..local import Ranks
 from ..optimizer import BaseOptimizer
-from ..sharing import Ranks
 from ..validation import NonFinite, Rest
 
 
