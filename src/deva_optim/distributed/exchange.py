@@ -68,6 +68,7 @@ class Exchange:
         )
         for place, X in _places(sent, self.outgoing):
             place.copy_(X)
+        self.outgoing.clear()  # so that what was sent may be freed
         self._messages = sent, received
         self._work = dist.all_to_all_single(
             received, sent, taken, given, group=self._group.group, async_op=True
@@ -79,6 +80,7 @@ class Exchange:
             self._work.wait()
             for place, X in _places(self._messages[1], self.incoming):
                 X.copy_(place)
+            self.incoming.clear()
             self._work = self._messages = None
 
 
