@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 
 from ..core.batch import Entry, Stack, decay_, stacks
 from ..core.gradients import screen_known
-from ..core.matrices import whole
+from ..core.matrices import Part, whole
 from ..core.ownership import step_cost
 from ..core.parameters import Member, members
 from ..core.schedule import first_phases
@@ -32,7 +32,7 @@ from ..validation import check_gradient
 from .checkpoint import State, check_origin, load_state_, own_block, saved_state
 from .owners import Owners
 from .pipeline import WorkItem, overlapped, rounds
-from .placement import RankGroup, local
+from .placement import Block, RankGroup, local
 
 Groups = list[dict[str, Any]]
 Grads = Mapping[Tensor, Tensor | None]  # for each parameter this rank's block of its gradient
@@ -80,6 +80,7 @@ class Distributed:
         items = [x for x in items if id(x.item) in kept]
         for x in items:
             if x.item.rests:
+                x.item.parts = tuple(_within(part, x.placement.own_block) for part in x.item.parts)
                 decay_(x.item)
         items = [x for x in items if not x.item.rests]
         vectors = self._vectors([x for x in items if x.owner < 0])
@@ -202,6 +203,16 @@ class Distributed:
                 for x, total in zip(some, totals, strict=True):
                     found[x.param] = total / x.placement.load
         return found
+
+
+def _within(part: Part, block: Block) -> Part:
+    """What a block of a parameter has of one of its parts."""
+    if part.length < 0:  # all of the parameter
+        return part
+    here = block[part.dim]
+    start = min(max(part.start, here.start), here.stop)
+    stop = max(min(part.start + part.length, here.stop), start)
+    return part._replace(start=start - here.start, length=stop - start)
 
 
 def _arrived(entries: list[Entry]) -> Iterator[Stack]:
