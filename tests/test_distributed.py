@@ -210,6 +210,30 @@ def test_rounds_do_not_matter() -> None:
             agree(one, other)
 
 
+FUSED: dict[str, Any] = {"split": (4, 2, 2), "foreach": False}
+
+
+def resting(cases: list[tuple[str, str]]) -> list[list[Tensor]]:
+    start = weights(((8, 4),))
+    return [together(name, start, with_zeros(start), layout, **FUSED) for name, layout in cases]
+
+
+def with_zeros(start: list[Tensor]) -> list[list[Tensor | None]]:
+    """Every other gradient is zero, the first one included."""
+    return [[g * (k % 2) for g in grads if g is not None] for k, grads in enumerate(past(start, 5))]
+
+
+def test_a_fused_weight_rests_in_shards() -> None:
+    """SPlus decays each part at a rate of its own."""
+    start = weights(((8, 4),))
+    cases = [(name, layout) for name in ("splus", "muon") for layout in ("rows", "columns", "ddp")]
+    for size in (2, 4):
+        for found in run(size, resting, cases):
+            for (name, layout), ours in zip(cases, found, strict=True):
+                theirs = alone(name, start, with_zeros(start), **FUSED)
+                agree(ours, theirs, f"{name}, {layout}")
+
+
 # Gradients that are absent or not finite ---------------------------------------------------------
 
 

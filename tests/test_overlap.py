@@ -124,6 +124,38 @@ def test_no_rank_holds_more_than_a_bucket() -> None:
         assert 0 < most <= 2 * bucket  # gradients and weights
 
 
+def stored() -> list[int]:
+    """Numbers in the storages of all tensors during each update, on twenty rounds of one matrix."""
+    start = weights(20 * ((24, 24),))
+    params, optimizer, lay = shared("muon", start, "rows", foreach=False)
+    found = []
+    advance_ = engine.advance_
+
+    def spy_(batch: Any) -> None:
+        gc.collect()
+        tensors = [x for x in gc.get_objects() if type(x) is torch.Tensor and not x.is_meta]
+        storages = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in tensors}
+        found.append(sum(storages.values()))
+        advance_(batch)
+
+    for k in range(2):
+        for p, g in zip(params, gradients(start, k), strict=True):
+            p.grad = lay(g)
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            monkeypatch.setattr(pipeline, "BUCKET", BUCKET)
+            if k:  # the first step makes the state as well
+                monkeypatch.setattr(engine, "advance_", spy_)
+            optimizer.step()
+    return found
+
+
+def test_what_was_sent_back_is_freed() -> None:
+    for found in run(2, stored):
+        assert len(found) == 10
+        # The second round is the first that has one before it and one after it.
+        assert max(found) == found[1]
+
+
 def on_two_meshes() -> list[torch.Tensor]:
     """Parameters of one optimizer on meshes of their own: rounds of both take turns."""
     start = weights(SHAPES)

@@ -20,14 +20,14 @@ from ..core.balance import first_phases, step_cost
 from ..core.batch import Batch, Item, batches, item
 from ..core.gradients import check_gradient, choose_units_, screen_known
 from ..core.linalg import norms, scalar_dtype
-from ..core.matrices import whole
+from ..core.matrices import Part, whole
 from ..core.parameters import Reading
 from ..core.skips import SkipLog
 from ..core.step import decay_
 from .checkpoint import State, check_origin, load_state_, own_block, saved_state
 from .owners import Owners
 from .pipeline import WorkItem, overlapped, rounds
-from .placement import RankGroup, local
+from .placement import Block, RankGroup, local
 
 T = TypeVar("T")
 Grads = Mapping[Tensor, Tensor | None]  # for each parameter this rank's block of its gradient
@@ -73,9 +73,11 @@ class Distributed:
         items = [self._work_item(r, grads, state, phase.get(r.param, 0)) for r in present]
         seen = torch.tensor(list(sizes.values()), dtype=torch.float64)
         updated, resting = screen_known([x.item for x in items], seen, skips)
-        for e in resting:
-            decay_(e)
-        kept = {id(e) for e in updated}
+        kept, decayed = {id(e) for e in updated}, {id(e) for e in resting}
+        for x in items:
+            if id(x.item) in decayed:
+                x.item.parts = tuple(_within(part, x.placement.own_block) for part in x.item.parts)
+                decay_(x.item)
         items = [x for x in items if id(x.item) in kept]
         vectors = self._vectors([x for x in items if x.owner < 0])
         matrices = [x for x in items if x.owner >= 0]
@@ -186,6 +188,16 @@ class Distributed:
                 for x, total in zip(some, totals, strict=True):
                     found[x.param] = total / x.placement.load
         return found
+
+
+def _within(part: Part, block: Block) -> Part:
+    """What a block of a parameter has of one of its parts."""
+    if part.length < 0:  # all of the parameter
+        return part
+    here = block[part.dim]
+    start = min(max(part.start, here.start), here.stop)
+    stop = max(min(part.start + part.length, here.stop), start)
+    return part._replace(start=start - here.start, length=stop - start)
 
 
 def _arrived(items: list[Item]) -> Iterator[Batch]:
