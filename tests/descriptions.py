@@ -92,6 +92,7 @@ OWN: dict[type[Optimizer], dict[str, Kwargs]] = {
         **REST,
         "unsigned": {"sign_stabilize": False},
     },
+    do.NorMuon: {**BETAS, **EPS, **NESTEROV, **MSIGN, **REST},
     do.SOAP: {**BETAS, **EPS, **REST, **SIDES, **COVARIANCES, "first": {"skip_first": False}},
     do.Shampoo: {
         **BETAS,

@@ -29,6 +29,7 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "muon-polar-express": partial(do.Muon, msign="polar-express"),
     "muon-soft": partial(do.Muon, msign="soft"),
     "adamuon": do.AdaMuon,
+    "normuon": do.NorMuon,
     "soap": do.SOAP,
     "shampoo": do.Shampoo,
     "shampoo-ungrafted": partial(do.Shampoo, graft="none"),

@@ -320,6 +320,23 @@ def adamuon(X: Array, grads: Sequence[Array], o: Settings) -> Iterator[Array]:
         yield X
 
 
+def normuon(X: Array, grads: Sequence[Array], o: Settings) -> Iterator[Array]:
+    """Yield X after each step of NorMuon."""
+    beta1, beta2 = o.betas[:2]
+    M, v = np.zeros_like(X), np.zeros(len(X))
+    for G in grads:
+        if not G.any():
+            X = decayed(X, G, o)
+            yield X
+            continue
+        M = beta1 * M + (1 - beta1) * G
+        O_t = msign(looked_ahead(M, G, o), o.msign)
+        v = beta2 * v + (1 - beta2) * np.array([np.mean(row**2) for row in O_t])
+        U = ratio(O_t, np.sqrt(v)[:, None] + o.eps)
+        X = decayed(X, with_norm(U, 0.2 * float(np.sqrt(X.size))), o)
+        yield X
+
+
 def soap(X: Array, grads: Sequence[Array], o: Settings) -> Iterator[Array]:
     """Yield X after each step of SOAP."""
     beta1, beta2, _ = o.betas
@@ -437,6 +454,7 @@ ELEMENTWISE: dict[str, Method] = {
 MATRIX: dict[str, Method] = {
     "muon": muon,
     "adamuon": adamuon,
+    "normuon": normuon,
     "soap": soap,
     "deva-sinf": deva_sinf,
     "deva-sinf-factored": partial(deva_sinf, variant="factored"),

@@ -32,6 +32,8 @@ CASES = {
     "muon-soft": ("muon", "muon", {"msign": "soft"}),
     "adamuon": ("adamuon", "adamuon", {}),
     "adamuon-unsigned": ("adamuon", "adamuon", {"sign_stabilize": False}),
+    "normuon": ("normuon", "normuon", {}),
+    "normuon-nesterov": ("normuon", "normuon", {"nesterov": True}),
     "soap": ("soap", "soap", {"skip_first": True}),
     "soap-short": ("soap", "soap", {"skip_first": True, "sides": "short"}),
     "deva-sinf": ("deva-sinf", "deva-sinf", {}),

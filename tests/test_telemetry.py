@@ -57,6 +57,7 @@ HAS = {
     "deva": GAMMA | {"msign_error", "drift_left", "drift_right"},
     "muon": {"msign_error"},
     "adamuon": GAMMA | {"msign_error"},
+    "normuon": GAMMA | {"msign_error"},
     "soap": GAMMA | {"drift_left", "drift_right"},
     "shampoo": set(),
     "splus": {"drift_left", "drift_right"},

@@ -48,6 +48,7 @@ ENTRANTS: Final[Mapping[str, Known]] = MappingProxyType(
         "lion": Known(deva_optim.Lion, 0.001),
         "muon": Known(deva_optim.Muon, 0.01),
         "adamuon": Known(deva_optim.AdaMuon, 0.01),
+        "normuon": Known(deva_optim.NorMuon, 0.01),
         "soap": Known(deva_optim.SOAP, 0.01),
         "splus": Known(deva_optim.SPlus, 0.1),
         "shampoo": Known(deva_optim.Shampoo, 0.005),

@@ -4,7 +4,7 @@ from .clipping import clip_grad_norm_
 from .core.directions import msign
 from .core.methods import METHODS
 from .optimizers.deva import DeVA, DeVALinf, DeVASinf
-from .optimizers.muon import AdaMuon, Muon
+from .optimizers.muon import AdaMuon, Muon, NorMuon
 from .optimizers.shampoo import Shampoo, SPlus
 from .optimizers.soap import SOAP
 from .optimizers.vector import AdamW, Lion, Signum
@@ -22,6 +22,7 @@ __all__ = [
     "DeVASinf",
     "Lion",
     "Muon",
+    "NorMuon",
     "SPlus",
     "Shampoo",
     "Signum",

@@ -181,7 +181,7 @@ def zero_matrices_rest(subject: Subject, before: list[Before]) -> None:
 def rests(member: Member) -> bool:
     """Whether a method leaves a matrix alone whose gradient is zero."""
     name = member.method.name
-    return name in ("muon", "adamuon", "splus") or name.startswith("deva-sinf")
+    return name in ("muon", "adamuon", "normuon", "splus") or name.startswith("deva-sinf")
 
 
 def _zero_matrices(G: Tensor, dtype: torch.dtype) -> Tensor:

@@ -18,6 +18,7 @@ from .variance import (
     FACTORED,
     INSTANTANEOUS,
     LINF,
+    ROWS,
     SPECTRAL,
     WHITENING,
     Adaptation,
@@ -112,6 +113,7 @@ _SIGNUM = "Bernstein et al. 2018, signSGD"
 _LION = "Chen et al. 2023, Symbolic Discovery of Optimization Algorithms"
 _MUON = "Jordan et al. 2024, Muon; scale of Liu et al. 2025, Muon is Scalable"
 _ADAMUON = "Si et al. 2025, AdaMuon"
+_NORMUON = "Li et al. 2025, NorMuon"
 _SHAMPOO = "Gupta et al. 2018, Shampoo; grafting of Agarwal et al. 2020"
 _SPLUS = "Frans et al. 2025, A Stable Whitening Optimizer"
 _SOAP = "Vyas et al. 2024, SOAP"
@@ -125,6 +127,7 @@ _ROWS: Final = (
     Method("deva-linf",               None,         "sign",    LINF,          unit_scale,     None,        _DEVA),
     Method("muon",                    None,         "msign",   None,          spectral_scale, "adamw",     _MUON,    rests=True),
     Method("adamuon",                 None,         "msign",   DIRECTION,     rms_scale,      "adamw",     _ADAMUON, rests=True),
+    Method("normuon",                 None,         "msign",   ROWS,          rms_scale,      "adamw",     _NORMUON, rests=True),
     Method("soap",                    TRACKED,      "sign",    ADAM,          unit_scale,     "adamw",     _SOAP,    momentum="plain", rotated=True),
     Method("deva-sinf",               TRACKED,      "msign",   SPECTRAL,      spectral_scale, "deva-linf", _DEVA,    rests=True),
     Method("deva-sinf-factored",      TRACKED,      "msign",   FACTORED,      spectral_scale, "deva-linf", _DEVA,    rests=True),

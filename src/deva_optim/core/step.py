@@ -143,13 +143,13 @@ def _adapted_direction_(
     gamma, kappa = gamma_of(b, adaptation, signal, measured)
     gamma = value(gamma)
     _record_gamma(b, gamma, kappa)
-    return gamma.mul_(O), kappa
+    return O.mul_(gamma), kappa
 
 
 def _record_gamma(b: Batch, gamma: Tensor | Quotient, kappa: Number) -> None:
     if b.record is not None:
         written = gamma.over / gamma.under if isinstance(gamma, Quotient) else gamma
-        trust = written.abs() * kappa
+        trust = (written.abs() * kappa).expand(b.G.shape)
         b.record |= {"gamma_norm": matrix_norms(trust), "gamma_mean": trust.mean((-2, -1))}
 
 

@@ -37,6 +37,8 @@ _POWERS: Final = {
     "covariance_right": 2,
 }
 
+_VARIANCES: Final = ("exp_avg_rows", "exp_avg_cols", "exp_avg_sq")
+
 LARGEST_SIZE: Final = {dtype: high for dtype, (_, high) in ORDINARY.items()}
 """The size, in units, from which on squares come near the end of the range."""
 
@@ -74,10 +76,10 @@ def rescale_(
 ) -> None:
     """Bring the state of a part to other units; `change` is the old exponent less the new one.
 
-    `variance` says whether `exp_avg_sq` averages squared gradients: that of a direction has no unit.
+    `variance` says whether the second moments are those of gradients; a direction has no unit.
     """
     for key, power in _POWERS.items():
-        if key == "exp_avg_sq" and not variance:
+        if key in _VARIANCES and not variance:
             continue
         if key in PARAMETER_SHAPED and key in state:
             X = part.fold(state[key])

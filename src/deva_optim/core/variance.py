@@ -106,6 +106,11 @@ def square(X: Tensor) -> tuple[Square]:
     return (Square(X),)
 
 
+def row_squares(X: Tensor) -> tuple[Tensor]:
+    """The mean of X² over each row."""
+    return (X.square().mean(-1, keepdim=True),)
+
+
 def side_norms(X: Tensor) -> tuple[Tensor, Tensor]:
     """r and c: the norms of the rows and of the columns of X."""
     squares = X.square()  # torch's own norm of columns is five times slower on a CPU
@@ -205,6 +210,7 @@ _SHAPES: Final[dict[str, Callable[[Shape], Shape]]] = {
     "exp_avg_cols": lambda shape: (*shape[:-2], 1, shape[-1]),
 }
 _V: Final = ("exp_avg_sq",)
+_V_R: Final = ("exp_avg_rows",)
 _V_R_V_C: Final = ("exp_avg_rows", "exp_avg_cols")
 
 # fmt: off
@@ -214,5 +220,6 @@ SPECTRAL      = Adaptation("momentum", _V, norm_products, squared_momentum_mass,
 INSTANTANEOUS = Adaptation("gradient", _V, norm_products, gradient_mass, _root, _spectral, "√(r cᵀ / EMA[r cᵀ of G])", waits=True)
 FACTORED      = Adaptation("momentum", _V_R_V_C, side_norms, momentum_mass, _ratio, _factored, "√(r cᵀ / EMA[r] EMA[c]ᵀ)", waits=True)
 WHITENING     = Adaptation("gradient", _V, square, gradient_mass, None, _whitening, "1 / √EMA[G²]", waits=True)
+ROWS          = Adaptation("direction", _V_R, row_squares, gradient_mass, None, _direction, "1 / √EMA[mean O² of a row]")
 DIRECTION     = Adaptation("direction", _V, square, gradient_mass, None, _direction, "1 / √EMA[O²]")
 # fmt: on

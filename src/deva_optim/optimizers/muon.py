@@ -1,4 +1,4 @@
-"""The baselines with a matrix sign: Muon and AdaMuon."""
+"""The baselines with a matrix sign: Muon, AdaMuon and NorMuon."""
 
 from __future__ import annotations
 
@@ -104,3 +104,50 @@ class AdaMuon(BaseOptimizer):
         wire_dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(params, "adamuon", locals())
+
+
+@documented
+class NorMuon(BaseOptimizer):
+    """NorMuon: Muon's direction, every row of it divided by its own running size.
+
+        M ← β₁ M + (1 − β₁) G,   O = msign(M)
+        v ← β₂ v + (1 − β₂) mean of O² over each row,   U = O / (√v + ε)
+        X ← (1 − ηλ) X − η · 0.2 √(n m) / ‖U‖ · U
+
+    A row belongs to an output of the layer. AdaMuon does the same entry by entry.
+
+    Args:
+        betas: Decay of M and of v.
+        eps: ε, added to the root.
+
+    >>> weight = torch.nn.Parameter(torch.zeros(4, 6))
+    >>> weight.grad = torch.arange(24.0).view(4, 6).sin()
+    >>> NorMuon([weight], lr=1.0).step()
+    >>> round(weight.square().mean().sqrt().item(), 4)
+    0.2
+
+    References:
+        Li et al., *NorMuon: Making Muon more efficient and scalable*, 2025.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float] = (0.95, 0.95),
+        eps: float = 1e-8,
+        weight_decay: float = 0.1,
+        nesterov: bool = False,
+        *,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        msign: MsignKind = "newton-schulz",
+        msign_dtype: torch.dtype | None = None,
+        rest: Rest = "adamw",
+        rest_betas: tuple[float, float] = (0.9, 0.99),
+        nonfinite: NonFinite = "skip",
+        state_dtype: torch.dtype | None = None,
+        process_group: Ranks = None,
+        wire_dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(params, "normuon", locals())
