@@ -127,7 +127,7 @@ def _in_buckets(
     """Make the transfers, a bucket at a time."""
     for group in dict.fromkeys(transfer.placement.group for transfer in transfers):
         some = [transfer for transfer in transfers if transfer.placement.group is group]
-        for bucket in buckets(some, lambda transfer: transfer.placement.load, BUCKET):
+        for bucket in buckets(some, BUCKET):
             move(group, bucket).receive()
 
 

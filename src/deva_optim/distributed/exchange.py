@@ -7,7 +7,8 @@ before it receives.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from operator import attrgetter
 from typing import Final, NamedTuple, TypeVar
 
 import torch
@@ -26,32 +27,20 @@ _ALIGNMENT: Final = 8  # bytes: every piece of a message may be read as numbers 
 
 
 class Transfer(NamedTuple):
-    """A tensor that is gathered on its owner, or scattered from it.
+    """A tensor that is gathered on its owner, or scattered from it."""
 
-    Attributes:
-        owner: The rank that has the whole tensor.
-        placement: How the tensor is placed.
-        block: This rank's block.
-        whole: The whole tensor. Only the owner uses it.
-        wire_dtype: The dtype in which the tensor is sent; None is its own.
-    """
-
-    owner: int
+    owner: int  # the rank that has the whole tensor
     placement: Placement
-    block: Tensor
-    whole: Tensor
-    wire_dtype: torch.dtype | None = None
+    block: Tensor  # this rank's
+    whole: Tensor  # used by the owner alone
+    wire_dtype: torch.dtype | None = None  # the dtype in a message; None is that of the tensor
 
 
 class Exchange:
-    """Messages between the ranks of a group.
-
-    Attributes:
-        outgoing, incoming: For each rank the tensors that are sent to it, and those that are filled
-            with what it sends.
-    """
+    """Messages between the ranks of a group."""
 
     def __init__(self, group: RankGroup) -> None:
+        # For each rank the tensors that are sent to it, and those that its message fills.
         self.outgoing: list[list[Piece]] = [[] for _ in range(group.size)]
         self.incoming: list[list[Piece]] = [[] for _ in range(group.size)]
         self._group = group
@@ -125,14 +114,17 @@ def scatter(group: RankGroup, transfers: Iterable[Transfer]) -> Exchange:
     return exchange
 
 
-def buckets(items: Iterable[T], load: Callable[[T], int], limit: int) -> Iterator[list[T]]:
-    """The items in lists, each with a load of at most `limit` unless a single item has more."""
+def buckets(items: Iterable[T], limit: int) -> Iterator[list[T]]:
+    """Items that have a placement, in lists of at most `limit` numbers unless one item has more."""
+    load = attrgetter("placement.load")
     some: list[T] = []
+    total = 0
     for item in items:
-        if some and sum(map(load, some)) + load(item) > limit:
+        if some and total + load(item) > limit:
             yield some
-            some = []
+            some, total = [], 0
         some.append(item)
+        total += load(item)
     if some:
         yield some
 

@@ -18,18 +18,7 @@ from .placement import Placement, RankGroup
 
 
 class Owners:
-    """The parameters that ranks share: how each is placed, and which rank owns it.
-
-    Args:
-        process_group: The ranks that hold copies of the parameters that are not DTensors; None if
-            these are not shared.
-
-    Attributes:
-        groups: The ranks of each mesh, in an order that is the same on all ranks.
-        placements: How each parameter is placed.
-        owner_of: The rank that owns each matrix, numbered as in its group. Vectors have no owner,
-            nor have matrices before their first gradient.
-    """
+    """The parameters that ranks share: how each is placed, and which rank owns it."""
 
     def __init__(self, process_group: ProcessGroup | DeviceMesh | None) -> None:
         if not isinstance(process_group, ProcessGroup | DeviceMesh | None):
@@ -38,8 +27,10 @@ class Owners:
             )
         self._process_group = process_group
         self._loads: dict[RankGroup, list[int]] = {}  # the costs of what each rank owns
-        self.groups: list[RankGroup] = []
+        self.groups: list[RankGroup] = []  # one for each mesh, in the same order on all ranks
         self.placements: dict[Tensor, Placement] = {}
+        # The owners of matrices, numbered as in their groups. A vector has none, nor has a matrix
+        # before its first gradient.
         self.owner_of: dict[Tensor, int] = {}
 
     def add(self, param: Tensor) -> None:

@@ -31,25 +31,15 @@ B = TypeVar("B")
 
 @dataclass(slots=True)
 class WorkItem(Generic[E]):
-    """A parameter that takes part in a step.
+    """A parameter that takes part in a step."""
 
-    Attributes:
-        item: What is updated. It has the whole gradient and weight of a matrix while these are on
-            the owner, and otherwise the blocks of this rank.
-        placement: How gradient and weight are placed.
-        owner: The rank that updates a matrix; −1 for a vector, whose blocks stay where they are.
-        grad, param: The blocks of this rank.
-        exact: Whether the owner needs the weight unrounded.
-        before: On the owner, if the change of the weight is sent back: the weight before it.
-    """
-
-    item: E
-    placement: Placement
-    owner: int
-    grad: Tensor
-    param: Tensor
-    exact: bool
-    before: Tensor | None = None
+    item: E  # has the whole gradient and weight while these are on the owner, else the blocks
+    placement: Placement  # of the weight and of its gradient
+    owner: int  # the rank that updates a matrix; −1 for a vector, which stays where it is
+    grad: Tensor  # this rank's block
+    param: Tensor  # this rank's block
+    exact: bool  # whether the owner needs the weight unrounded
+    before: Tensor | None = None  # the whole weight before the update, if its change is sent back
 
 
 class Round(Generic[E]):
@@ -89,8 +79,8 @@ class Round(Generic[E]):
         self._exchange.receive()
         for x in self._own:
             if self._sends_change(x):
-                copied = not x.placement.sharded  # then the block is the weight before
-                x.before = x.param if copied else x.item.param.clone()
+                # A weight that is not sharded is updated in another tensor than its block.
+                x.before = x.item.param.clone() if x.placement.sharded else x.param
         return [x.item for x in self._own]
 
     def send_back(self) -> None:
@@ -102,7 +92,7 @@ class Round(Generic[E]):
                 block, dtype = torch.empty_like(x.param), self._wire_dtype
                 self._changes.append((x.param, block))
                 if x.before is not None:
-                    x.item.param.sub_(x.before)  # which is not the weight that is kept
+                    x.item.param.sub_(x.before)  # in place: this copy is for the round alone
             transfers.append(Transfer(x.owner, x.placement, block, x.item.param, dtype))
         self._exchange = scatter(self._group, transfers)
         self.release()
@@ -132,40 +122,40 @@ class Round(Generic[E]):
 
 def rounds(
     groups: Iterable[RankGroup],
-    items: Iterable[WorkItem[E]],
+    items: list[WorkItem[E]],
     wire_dtype: torch.dtype | None = None,
 ) -> list[Round[E]]:
     """The matrices in rounds, in each of which no owner sends back more than half a bucket.
 
     Two rounds are held at a time, and together they are one bucket.
     """
-    queues: dict[RankGroup, dict[int, list[WorkItem[E]]]] = {group: {} for group in groups}
-    for item in items:
-        queues[item.placement.group].setdefault(item.owner, []).append(item)
     found = []
-    for group, by_owner in queues.items():
-        load, half = lambda item: item.placement.load, BUCKET // 2
-        halves = (buckets(queue, load, half) for queue in by_owner.values())
+    for group in groups:
+        queues: dict[int, list[WorkItem[E]]] = {}
+        for x in items:
+            if x.placement.group is group:
+                queues.setdefault(x.owner, []).append(x)
+        halves = (buckets(queue, BUCKET // 2) for queue in queues.values())
         for some in zip_longest(*halves, fillvalue=[]):
-            found.append(Round(group, [item for half in some for item in half], wire_dtype))
+            found.append(Round(group, [x for half in some for x in half], wire_dtype))
     return found
 
 
 def overlapped(
     rounds: list[Round[E]], update: Callable[[list[E]], Iterable[B]], meanwhile: Iterable[B]
 ) -> Iterator[B]:
-    """The batches of the entries that this rank owns, as `update` makes them when they arrive.
+    """The batches of the matrices that this rank owns: `update` makes them of what has arrived.
 
-    Whoever asks for the next batch must have updated the last one. The batches of `meanwhile` come
-    while the first round is on its way. Each round is sent before the one before it is updated, and
-    is waited for on its way back when the next one has been updated: two are held at a time.
+    The caller updates each batch before it asks for the next one. The batches of `meanwhile` come
+    while the first round is on its way. A round is sent before the round before it is updated, and
+    its way back is waited for after the next one has been updated. So two are held at a time.
     """
     for first in rounds[:1]:
         first.send()
     yield from meanwhile
     for i, this in enumerate(rounds):
-        for following in rounds[i + 1 : i + 2]:
-            following.send()
+        if i + 1 < len(rounds):
+            rounds[i + 1].send()
         yield from update(this.receive())
         if i > 0:
             rounds[i - 1].receive_back()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -18,32 +19,20 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Placement as DimPlacement
 
+Ints = Sequence[int]
 Block = tuple[slice, ...]
 Cut = tuple[DimPlacement, int, int]  # along a mesh dimension: how, into how many, which of them
 
 
 class RankGroup:
-    """The ranks of a mesh, as one process group.
-
-    Attributes:
-        mesh, group: The mesh, and a process group of all its ranks.
-        rank, size: The number of this process in the group, and the number of ranks.
-        coordinates: For each rank its coordinates in the mesh.
-    """
+    """The ranks of a mesh, as one process group."""
 
     def __init__(self, mesh: DeviceMesh) -> None:
         ranks = sorted(mesh.mesh.flatten().tolist())
         self.mesh, self.group = mesh, _process_group(mesh, ranks)
         self.rank, self.size = ranks.index(dist.get_rank()), len(ranks)
-        self.coordinates = [coordinates(mesh, rank) for rank in ranks]
-        self._placements: dict[tuple[object, ...], Placement] = {}
-
-    def placement(self, placements: Sequence[DimPlacement], shape: Sequence[int]) -> Placement:
-        """The placement of a tensor of this shape, made once for all tensors that are alike."""
-        key = (*placements, *shape)
-        if key not in self._placements:
-            self._placements[key] = Placement(self, placements, shape)
-        return self._placements[key]
+        self.coordinates = [coordinates(mesh, rank) for rank in ranks]  # of each rank, in the mesh
+        self.placement = cache(partial(Placement, self))  # one for all tensors that are alike
 
     def sum_(self, X: Tensor) -> None:
         """X ← the sum of the X of all ranks."""
@@ -60,29 +49,20 @@ class RankGroup:
 
 
 class Placement:
-    """How a tensor of some shape is placed over the ranks of a group.
-
-    Attributes:
-        group, placements, shape: The ranks, torch's placements on their mesh, and the whole shape.
-        blocks, own_block: The slices of the tensor that each rank holds, and that this rank holds.
-        replicas: For each rank the replica that it belongs to.
-        copies: How many replicas there are.
-        sharded: Whether the tensor is cut at all.
-        load: How many numbers all replicas together hold.
-    """
+    """How a tensor of some shape is placed over the ranks of a group."""
 
     def __init__(
-        self, group: RankGroup, placements: Sequence[DimPlacement], shape: Sequence[int]
+        self, group: RankGroup, placements: tuple[DimPlacement, ...], shape: tuple[int, ...]
     ) -> None:
-        self.group, self.placements, self.shape = group, tuple(placements), tuple(shape)
+        self.group, self.placements, self.shape = group, placements, shape
         sizes = tuple(group.mesh.mesh.shape)
         self.blocks = [block(shape, sizes, placements, at) for at in group.coordinates]
-        self.own_block = self.blocks[group.rank]
+        self.own_block = self.blocks[group.rank]  # the slices of the tensor that this rank holds
         copied = [i for i, placement in enumerate(placements) if placement.is_replicate()]
-        self.replicas = [tuple(at[i] for i in copied) for at in group.coordinates]
-        self.copies = len(set(self.replicas))
         self.sharded = len(copied) < len(placements)
-        self.load = math.prod(shape) * self.copies
+        self.replicas = [tuple(at[i] for i in copied) for at in group.coordinates]  # of each rank
+        self.copies = len(set(self.replicas))
+        self.load = math.prod(shape) * self.copies  # how many numbers all copies have
 
     def as_dtensor(self, own: Tensor) -> Tensor:
         """The DTensor of which this rank holds the given block."""
@@ -102,12 +82,7 @@ def coordinates(mesh: DeviceMesh, rank: int) -> tuple[int, ...]:
     return tuple((mesh.mesh == rank).nonzero()[0].tolist())
 
 
-def block(
-    shape: Sequence[int],
-    mesh_shape: Sequence[int],
-    placements: Sequence[DimPlacement],
-    at: Sequence[int],
-) -> Block:
+def block(shape: Ints, mesh_shape: Ints, placements: Sequence[DimPlacement], at: Ints) -> Block:
     """The slices of a tensor that the rank at some coordinates of a mesh holds."""
     cuts: dict[int, list[Cut]] = {}
     for placement, count, i in zip(placements, mesh_shape, at, strict=True):

@@ -36,12 +36,8 @@ Grads = Mapping[Tensor, Tensor | None]  # for each parameter this rank's block o
 class Distributed:
     """The parameters of an optimizer that several ranks share.
 
-    All ranks that share them must call the same methods in the same order.
-
-    Args:
-        process_group: The ranks that hold copies of the parameters that are not DTensors; None if
-            these are not shared.
-        wire_dtype: The dtype in which float32 numbers are sent; None sends them as they are.
+    It answers what `deva_optim.local.Strategy` asks, and takes the arguments of `Local`. All ranks
+    that share parameters must call the same methods in the same order.
     """
 
     def __init__(
