@@ -11,7 +11,7 @@ from deva_optim.core import directions, linalg
 from deva_optim.core.directions import fast_dtype, polar
 from deva_optim.core.linalg import value
 from deva_optim.core.state import on_host
-from optimizers import OPTIMIZERS
+from helpers import OPTIMIZERS
 
 SHAPES = ((6, 6), (6, 6), (4, 9), (3, 5, 4), (8, 2, 3, 3), (7,), ())
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import deva_optim as do
 from deva_optim.core import bases
 from deva_optim.core.linalg import orthonormalise_
-from optimizers import OPTIMIZERS
+from helpers import OPTIMIZERS
 
 
 def covariance(n: int, rank: int | None = None, seed: int = 0) -> Tensor:

@@ -8,6 +8,7 @@ import torch
 from torch.optim import lr_scheduler
 
 from helpers import (
+    OPTIMIZERS,
     OPTIONS,
     SHAPES,
     History,
@@ -26,7 +27,6 @@ from helpers import (
     trained,
     zeros,
 )
-from optimizers import OPTIMIZERS
 
 
 @every_class

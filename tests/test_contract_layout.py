@@ -10,6 +10,7 @@ from torch import nn
 from helpers import (
     AS_MATRIX,
     CLASSES,
+    MATRIX,
     History,
     Params,
     advance,
@@ -24,7 +25,6 @@ from helpers import (
     trained,
     trained_apart,
 )
-from optimizers import MATRIX
 
 
 def strided(p: nn.Parameter) -> nn.Parameter:

@@ -8,6 +8,7 @@ from torch.testing import assert_close
 from helpers import (
     CLASSES,
     HALF,
+    OPTIMIZERS,
     SHAPES,
     advance,
     build,
@@ -20,7 +21,6 @@ from helpers import (
     trained,
     trained_apart,
 )
-from optimizers import OPTIMIZERS
 
 # Every variant in one of the two, every class in both: a half is a half to all of them.
 in_half = pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from helpers import (
     CLASSES,
+    OPTIMIZERS,
     OPTIONS,
     Params,
     advance,
@@ -23,7 +24,6 @@ from helpers import (
     tensors,
     trained,
 )
-from optimizers import OPTIMIZERS
 
 
 def resumable(name: str, dtype: torch.dtype, **options: Any) -> tuple[Params, Optimizer]:

@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 import deva_optim as do
 from deva_optim import optimizer as engine
 from helpers import (
+    OPTIMIZERS,
     SHAPES,
     advance,
     build,
@@ -26,7 +27,6 @@ from helpers import (
     trained_apart,
     zeros,
 )
-from optimizers import OPTIMIZERS
 
 
 def test_every_method_is_here(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,7 @@ from torch.optim import Optimizer
 from torch.testing import assert_close
 
 from deva_optim.distributed import pipeline
-from helpers import CLASSES, ROUNDING
-from optimizers import MATRIX, OPTIMIZERS
+from helpers import CLASSES, MATRIX, OPTIMIZERS, ROUNDING
 from ranks import run
 
 Gradients = Callable[[int], list[Tensor | None]]

@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.state_dict import set_model_state_dict, set_op
 
 import deva_optim as do
 from deva_optim import optimizer as engine
-from optimizers import OPTIMIZERS
+from helpers import OPTIMIZERS
 from ranks import run
 from test_distributed import OPTIONS, agree, alone, gradients, past, shared, weights, whole
 from test_sharded_state import STEPS, go_on, made, saved

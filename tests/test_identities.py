@@ -10,7 +10,7 @@ from torch import Tensor
 
 import deva_optim as do
 import reference
-from optimizers import MATRIX, OPTIMIZERS
+from helpers import MATRIX, OPTIMIZERS
 
 UNROUTED = [
     n for n in MATRIX if n not in ("deva", "deva-rest-linf")

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import deva_optim as do
 from deva_optim.core import linalg
-from optimizers import MATRIX, OPTIMIZERS
+from helpers import MATRIX, OPTIMIZERS
 
 TINY, HUGE = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
 

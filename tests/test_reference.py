@@ -6,7 +6,7 @@ import torch
 
 import reference
 from deva_optim.core import bases, linalg
-from optimizers import OPTIMIZERS
+from helpers import OPTIMIZERS
 
 STEPS = 50
 LR = 0.02

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import deva_optim as do
 from deva_optim.core import linalg
-from optimizers import OPTIMIZERS
+from helpers import OPTIMIZERS
 
 BAD = (float("nan"), float("inf"), float("-inf"))
 

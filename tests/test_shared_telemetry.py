@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from deva_optim.telemetry import Telemetry
-from optimizers import MATRIX, OPTIMIZERS
+from helpers import MATRIX, OPTIMIZERS
 from ranks import run
 from test_distributed import OPTIONS, gradients, mesh, placed, weights
 

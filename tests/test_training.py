@@ -18,8 +18,7 @@ from torch.optim.lr_scheduler import LambdaLR
 import deva_optim as do
 from deva_lab.data.windows import Windows, held_out
 from deva_lab.models.gpt import GPT, GPTSize
-from helpers import every_class
-from optimizers import OPTIMIZERS
+from helpers import OPTIMIZERS, every_class
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from torch import Tensor
 from deva_optim.core import batch, linalg, step
 from fuzz.case import Case
 from fuzz.tensors import laid_out, weight
-from optimizers import OPTIMIZERS
+from helpers import OPTIMIZERS
 
 # The sizes from which on work is cut into pieces, brought down to where small shapes reach them.
 _SMALL = (
