@@ -18,22 +18,22 @@ from pathlib import Path
 TESTS = Path(__file__).parent
 
 CORE = [
+    "core/test_directions.py",
+    "test_clipping.py",
     "test_identities.py",
     "test_reference.py",
-    "test_directions.py",
-    "test_clipping.py",
     "lab/test_runs.py::test_accumulation_is_a_larger_batch",
 ]
 NUMERICAL = [
     *CORE,
-    "test_bases.py",
+    "core/test_bases.py",
+    "core/test_gradients.py",
+    "core/test_linalg.py",
     "test_contract_gradients.py",
     "test_contract_layout.py",
     "test_contract_precision.py",
     "test_contract_step.py",
     "test_peers.py",
-    "test_screen.py",
-    "test_terms.py",
     "test_training.py",
     "lab/test_gpt.py",
     "lab/test_image_models.py",
