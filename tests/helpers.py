@@ -148,6 +148,21 @@ def differ(ours: Params, theirs: Params) -> bool:
     return not any(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
+def off_diagonal(L: Tensor, Q: Tensor) -> float:
+    """The share of Qᵀ L Q that is off the diagonal: how far Q is from the eigenvectors of L."""
+    D = Q.mT @ L @ Q
+    return float((D - torch.diag(D.diagonal())).norm() / L.norm())
+
+
+def randn(*shape: int, seed: int = 0) -> Tensor:
+    """Numbers in float64 that the seed alone determines."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def orthogonal(n: int, seed: int) -> Tensor:
+    return torch.linalg.qr(randn(n, n, seed=seed)).Q
+
+
 def losses(params: Params, targets: list[Tensor]) -> Tensor:
     pairs = zip(params, targets, strict=True)
     return torch.stack([0.5 * (p.double() - t.double()).square().sum() for p, t in pairs])

@@ -19,6 +19,7 @@ TESTS = Path(__file__).parent
 
 CORE = [
     "core/test_directions.py",
+    "core/test_variance.py",
     "test_clipping.py",
     "test_identities.py",
     "test_reference.py",
@@ -29,6 +30,7 @@ NUMERICAL = [
     "core/test_bases.py",
     "core/test_gradients.py",
     "core/test_linalg.py",
+    "core/test_step.py",
     "test_contract_gradients.py",
     "test_contract_layout.py",
     "test_contract_precision.py",

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import deva_optim as do
-import reference
-from helpers import MATRIX, OPTIMIZERS
+from helpers import MATRIX, OPTIMIZERS, orthogonal, randn
 
 UNROUTED = [
     n for n in MATRIX if n not in ("deva", "deva-rest-linf")
@@ -19,14 +18,6 @@ EXACT = {"msign": "svd", "refresh_every": 3}
 
 sizes = st.tuples(st.integers(2, 6), st.integers(2, 6))
 seeds = st.integers(0, 2**31)
-
-
-def randn(*shape: int, seed: int) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def orthogonal(n: int, seed: int) -> Tensor:
-    return torch.linalg.qr(randn(n, n, seed=seed)).Q
 
 
 def run(optimizer, grads: list[Tensor], X: Tensor | None = None, **settings) -> Tensor:
@@ -150,50 +141,6 @@ def test_in_the_identity_basis_soap_is_adam(size, seed):
     grads = [randn(*size, seed=seed + i) for i in range(8)]
     soap = run(do.SOAP, grads, betas=(0.9, 0.99), max_dim=1, skip_first=False)
     close(soap, run(do.AdamW, grads, betas=(0.9, 0.99)), 1e-15)
-
-
-@given(sizes, seeds)
-def test_eigenvalues_are_squared_norms_in_the_eigenbasis(size, seed):
-    """Proposition: for L = G Gᵀ the squared row norms of Q_Lᵀ G Q_R are the eigenvalues of L."""
-    from deva_optim.core.bases import eigenbasis_, project
-    from deva_optim.core.variance import side_norms as norms
-
-    G = randn(*size, seed=seed)
-    L, R = G @ G.mT, G.mT @ G
-    Q_L, Q_R = torch.empty_like(L), torch.empty_like(R)
-    eigenbasis_(L, Q_L)
-    eigenbasis_(R, Q_R)
-    r, c = norms(project(G, Q_L, Q_R))
-    close(r.square().squeeze(-1), torch.linalg.eigvalsh(L), 1e-12)
-    close(c.square().squeeze(-2), torch.linalg.eigvalsh(R), 1e-12)
-
-
-@given(st.integers(2, 4), st.integers(2, 4), seeds)
-def test_the_coordinatewise_update_is_the_kronecker_expression(n, m, seed):
-    """Theorem: Γ ⊙ msign(Q_Lᵀ G Q_R), rotated back, against the n m × n m matrices in full."""
-    from deva_optim.core.bases import project, restore
-    from deva_optim.core.directions import msign
-    from deva_optim.core.linalg import value
-
-    U, V = orthogonal(n, seed), orthogonal(m, seed + 1)
-
-    def sample(i: int) -> Tensor:  # all samples share the eigenbases: local stability, exactly
-        S = torch.zeros(n, m, dtype=torch.float64)
-        S.fill_diagonal_(1.0)
-        return U @ (S * (0.5 + randn(n, 1, seed=seed + i).abs())) @ V.mT
-
-    samples = [sample(i) for i in range(2, 6)]
-    G = samples[0]
-
-    def products(A: Tensor) -> Tensor:  # σ_i σ_j, from the norms in the basis
-        A = project(A, U, V)
-        return A.norm(dim=1, keepdim=True) * A.norm(dim=0, keepdim=True)
-
-    expectation = torch.stack([products(A) for A in samples]).mean(0)
-    gamma = torch.where(expectation > 1e-12, products(G) / expectation, 0).sqrt()
-    ours = value(restore(gamma * msign(project(G, U, V), "svd"), U, V))
-    expected = reference.kronecker_update(G.numpy(), [A.numpy() for A in samples])
-    close(ours, torch.tensor(expected))
 
 
 @pytest.mark.parametrize("name", ["muon", "muon-polar-express", "deva-sinf", "adamuon", "adamw"])

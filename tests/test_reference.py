@@ -153,19 +153,3 @@ def test_splus_averages_its_iterates():
     with optimizer.averaged():
         np.testing.assert_allclose(p.detach().numpy(), expected, rtol=0, atol=1e-14)  # rounding
     assert torch.equal(p, last)
-
-
-@pytest.mark.parametrize("variant", ["default", "factored", "instantaneous"])
-@pytest.mark.parametrize(
-    "betas", [(0.95, 0.95), (0.9, 0.99), (0.0, 0.9), (0.9, 0.0), (0.99, 0.9801)]
-)
-def test_closed_form_of_the_bias_correction_is_its_recursion(variant, betas):
-    from deva_optim.core.methods import METHODS
-
-    row = METHODS["deva-sinf" if variant == "default" else f"deva-sinf-{variant}"]
-    t = torch.arange(1, 200, dtype=torch.float64)
-    s, w = 1 - betas[0] ** t, row.adaptation.mass(t, *betas)
-    kappa = {"default": w.sqrt() / s, "factored": w / s, "instantaneous": w.sqrt()}[variant]
-    expected = [reference.kappa(int(i), *betas, variant) for i in t]
-    # 1 − 2β₁ + β₁² loses four digits of sixteen at β₁ = 0.99, and one more at the root
-    np.testing.assert_allclose(kappa.numpy(), expected, rtol=1e-11)

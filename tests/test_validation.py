@@ -52,9 +52,3 @@ def test_a_bad_group_leaves_the_optimizer_as_it_was():
         with pytest.raises(ValueError, match="lr|given twice"):
             optimizer.add_param_group(bad)
     assert len(optimizer.param_groups) == 1
-
-
-def test_a_state_of_another_method_is_refused():
-    muon, soap = do.Muon([weight()]), do.SOAP([weight()])
-    with pytest.raises(ValueError, match="state is of method 'soap', this optimizer is 'muon'"):
-        muon.load_state_dict(soap.state_dict())

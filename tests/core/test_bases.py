@@ -1,6 +1,4 @@
-"""Bases: the refresh, what happens when a decomposition fails, and when a basis starts."""
-
-from itertools import pairwise
+"""Bases: the refresh, what happens when a decomposition fails, and the first basis."""
 
 import pytest
 import torch
@@ -8,10 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-import deva_optim as do
 from deva_optim.core import bases
-from deva_optim.core.linalg import orthonormalise_
-from helpers import OPTIMIZERS
+from helpers import OPTIMIZERS, off_diagonal
 
 
 def covariance(n: int, rank: int | None = None, seed: int = 0) -> Tensor:
@@ -25,11 +21,6 @@ def renewed(solve_, L: Tensor, Q: Tensor, **settings) -> Tensor:
     new = Q.clone(memory_format=torch.contiguous_format)
     solve_(L, new, **settings)
     return new
-
-
-def off_diagonal(L: Tensor, Q: Tensor) -> float:
-    D = Q.mT @ L @ Q
-    return float((D - torch.diag(D.diagonal())).norm() / L.norm())
 
 
 @given(st.integers(2, 8), st.integers(0, 100))
@@ -85,32 +76,6 @@ def test_sides(sides, max_dim, expected):
     assert bases.sides_with_basis(4, 7, sides=sides, max_dim=max_dim) == expected
     assert bases.sides_with_basis(7, 4, sides=sides, max_dim=max_dim) == expected[::-1]
     assert bases.sides_with_basis(4, 4, sides=sides, max_dim=10) == (True, True)
-
-
-# The Q of a QR ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("n", [1, 3, 96, 511, 512, 600])  # 512 and up go panel by panel
-@pytest.mark.parametrize("kind", ["full", "dependent columns", "zero columns", "zero"])
-def test_orthonormalise_is_the_q_of_a_qr(n, kind):
-    generator = torch.Generator().manual_seed(n)
-    A = torch.randn(2, n, n, generator=generator, dtype=torch.float64)
-    A = A * torch.logspace(0, -6, n, dtype=torch.float64)
-    if kind == "dependent columns":
-        A[:, :, n // 2] = A[:, :, 0]
-    if kind == "zero columns":
-        A[:, :, ::3] = 0
-    if kind == "zero":
-        A.zero_()
-    Q = A.clone()
-    orthonormalise_(Q)
-    identity = torch.eye(n, dtype=torch.float64).expand_as(Q)
-    # n times the rounding of float64, as is usual for n reflections
-    torch.testing.assert_close(Q.mT @ Q, identity, rtol=0, atol=n * 1e-15 + 1e-14)
-    assert (Q.mT @ A).tril(-1).abs().max() <= (n * 1e-15 + 1e-14) * 10
-    if kind == "full":
-        expected = torch.linalg.qr(A).Q
-        torch.testing.assert_close(Q.abs(), expected.abs(), rtol=0, atol=1e-8)  # × condition, 1e6
 
 
 # Decompositions that fail -----------------------------------------------------------------------
@@ -181,61 +146,6 @@ def test_training_goes_on_when_every_decomposition_fails(name, monkeypatch):
         p.square().sum().backward()
         optimizer.step()
     assert p.square().sum().item() < start
-
-
-# When a basis starts ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["deva-sinf", "soap", "splus", "shampoo"])
-def test_the_basis_starts_with_the_first_gradient_that_speaks(name):
-    p = nn.Parameter(torch.randn(4, 4, dtype=torch.float64))
-    optimizer = OPTIMIZERS[name]([p], weight_decay=0.0)
-    before = p.detach().clone()
-    for _ in range(25):  # past two refreshes
-        p.grad = torch.zeros_like(p)
-        optimizer.step()
-    assert torch.equal(p, before)
-    G = torch.randn(4, 4, dtype=torch.float64)
-    p.grad = G.clone()
-    optimizer.step()
-    state = optimizer.state[p]
-    if name == "shampoo":
-        return
-    L = G @ G.mT
-    assert off_diagonal(L, state["basis_left"]) < 1e-12
-    assert state["clock"] == (0 if name == "soap" else 1)
-
-
-def test_a_batch_starts_matrix_by_matrix():
-    """An expert without tokens in the first steps moves as if it had not been there for them."""
-    grads = [torch.randn(3, 4, 5, dtype=torch.float64) for _ in range(9)]
-    for G in grads[:4]:
-        G[1] = 0
-    p = nn.Parameter(torch.zeros(3, 4, 5, dtype=torch.float64))
-    alone = nn.Parameter(torch.zeros(4, 5, dtype=torch.float64))
-    settings = {"weight_decay": 0.0, "refresh_every": 100, "sides": "short"}
-    optimizer = do.DeVASinf([p], **settings)
-    for G in grads:
-        p.grad = G
-        optimizer.step()
-    optimizer = do.DeVASinf([alone], **settings)
-    for G in grads[4:]:
-        alone.grad = G[1]
-        optimizer.step()
-    torch.testing.assert_close(p[1], alone, rtol=0, atol=1e-14)  # rounding of float64
-    assert p[0].abs().sum() > 0
-
-
-def test_the_gradient_is_judged_in_the_basis_of_those_before_it():
-    p = nn.Parameter(torch.zeros(4, 4, dtype=torch.float64))
-    optimizer = do.DeVASinf([p], refresh_every=2)
-    bases_seen = []
-    for i in range(7):
-        p.grad = torch.randn(4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(i))
-        optimizer.step()
-        bases_seen.append(optimizer.state[p]["basis_left"].clone())
-    changed = [not torch.equal(a, b) for a, b in pairwise(bases_seen)]
-    assert changed == [True, False, True, False, True, False]  # renewed after steps 2, 4, 6
 
 
 # The first basis --------------------------------------------------------------------------------

@@ -1,21 +1,27 @@
-"""The matrix sign: exact where it should be, near enough where it is iterated."""
+"""The matrix sign: exact where it should be, near enough where it is iterated or in bfloat16."""
+
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 import reference
 from deva_optim import msign
+from deva_optim.core import directions
 from deva_optim.core.directions import (
     _POLAR_EXPRESS,
     MSIGN_KINDS,
     POLAR_EXPRESS,
+    fast_dtype,
     polar,
     settled_sign,
 )
 from deva_optim.core.linalg import value
+from helpers import OPTIMIZERS
 
 KINDS = st.sampled_from(MSIGN_KINDS)
 SHAPES = st.sampled_from([(3, 3), (2, 5), (5, 2), (4, 3, 3), (2, 3, 4, 6), (1, 4), (4, 1)])
@@ -42,6 +48,16 @@ def test_svd_is_the_polar_factor(shape, seed, scale):
     H = O.mT @ X  # X = O H with H symmetric and positive
     torch.testing.assert_close(H, H.mT)
     assert torch.linalg.eigvalsh(H).min() > -1e-12
+
+
+@pytest.mark.parametrize("kind", MSIGN_KINDS)
+@pytest.mark.parametrize("scale", [1e-37, 1e-30, 1e30, 1e37])
+def test_the_matrix_sign_has_no_scale(kind, scale):
+    X = torch.randn(3, 4, 7)
+    # the rounding of the scaled entries, made 500 times larger at small singular values
+    torch.testing.assert_close(
+        msign(X * scale, kind), msign(X, kind), rtol=0, atol=500 * 4 * 2**-24
+    )
 
 
 @pytest.mark.parametrize(
@@ -147,3 +163,46 @@ def test_settled_sign_hears_everything_but_rounding(seed):
     noisy = torch.diag(torch.arange(1.0, 6.0, dtype=torch.float64))
     noisy += 1e-16 * torch.randn(5, 5, generator=generator, dtype=torch.float64)
     assert torch.equal(settled_sign(noisy), torch.eye(5, dtype=torch.float64))
+
+
+# The precision of products ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["newton-schulz", "polar-express", "soft"])
+@pytest.mark.parametrize("shape", [(24, 24), (16, 64), (64, 16), (3, 8, 40)])
+def test_products_in_bfloat16_give_the_same_direction(kind, shape):
+    torch.manual_seed(0)
+    X = torch.randn(shape)
+    fast = value(polar(X, kind, dtype=torch.bfloat16))
+    assert fast.dtype == torch.float32
+    exact = msign(X, kind)
+    cosine = (fast * exact).sum() / (fast.norm() * exact.norm())
+    assert cosine > 0.99  # eight bits, fifteen products deep
+    assert torch.linalg.svdvals(fast).max() < 1.35
+
+
+def test_bfloat16_is_asked_of_the_device(monkeypatch):
+    def tensor(dtype: torch.dtype, device: str) -> SimpleNamespace:
+        return SimpleNamespace(dtype=dtype, device=torch.device(device))
+
+    for has in (True, False):
+        monkeypatch.setattr(directions, "_has_bfloat16", lambda has=has: has)
+        assert fast_dtype(tensor(torch.float32, "cpu")) == torch.float32
+        assert fast_dtype(tensor(torch.float64, "cuda")) == torch.float64
+        expected = torch.bfloat16 if has else torch.float32
+        assert fast_dtype(tensor(torch.float32, "cuda")) == expected
+
+
+@pytest.mark.parametrize("name", ["muon", "deva-sinf"])
+def test_msign_dtype_is_obeyed(name):
+    torch.manual_seed(0)
+    start, G = torch.randn(8, 8), torch.randn(8, 8)
+    found = []
+    for dtype in (None, torch.float32, torch.bfloat16):
+        p = nn.Parameter(start.clone())
+        p.grad = G
+        OPTIMIZERS[name]([p], msign_dtype=dtype).step()
+        found.append(p.detach())
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[0], found[2])
+    torch.testing.assert_close(found[0], found[2], rtol=0, atol=1e-3 * 0.2 * 8**0.5 * 0.2)

@@ -1,4 +1,4 @@
-"""Terms: a product, a square or a quotient that is added must be what it stands for."""
+"""Lazy products must be what they stand for; the Q of a QR orthonormal; norms within range."""
 
 import pytest
 import torch
@@ -12,14 +12,16 @@ from deva_optim.core.linalg import (
     add_,
     add_gram_,
     average_,
+    matrix_norms,
     mirror_,
+    norms,
+    orthonormalise_,
     scaled,
     value,
 )
+from helpers import randn
 
-
-def randn(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+TINY, HUGE = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
 
 
 def term(kind: str, lead: tuple[int, ...], n: int, m: int):
@@ -89,3 +91,44 @@ def test_a_gram_matrix_is_averaged_and_mirrored(n):
     torch.testing.assert_close(L.tril(), expected.tril())
     mirror_(L)
     torch.testing.assert_close(L, expected)
+
+
+# The Q of a QR ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [1, 3, 96, 511, 512, 600])  # 512 and up go panel by panel
+@pytest.mark.parametrize("kind", ["full", "dependent columns", "zero columns", "zero"])
+def test_orthonormalise_is_the_q_of_a_qr(n, kind):
+    generator = torch.Generator().manual_seed(n)
+    A = torch.randn(2, n, n, generator=generator, dtype=torch.float64)
+    A = A * torch.logspace(0, -6, n, dtype=torch.float64)
+    if kind == "dependent columns":
+        A[:, :, n // 2] = A[:, :, 0]
+    if kind == "zero columns":
+        A[:, :, ::3] = 0
+    if kind == "zero":
+        A.zero_()
+    Q = A.clone()
+    orthonormalise_(Q)
+    identity = torch.eye(n, dtype=torch.float64).expand_as(Q)
+    # n times the rounding of float64, as is usual for n reflections
+    torch.testing.assert_close(Q.mT @ Q, identity, rtol=0, atol=n * 1e-15 + 1e-14)
+    assert (Q.mT @ A).tril(-1).abs().max() <= (n * 1e-15 + 1e-14) * 10
+    if kind == "full":
+        expected = torch.linalg.qr(A).Q
+        torch.testing.assert_close(Q.abs(), expected.abs(), rtol=0, atol=1e-8)  # × condition, 1e6
+
+
+# Norms -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scale", [TINY, 1e-30, 1.0, 1e30, HUGE / 8])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_norms_neither_underflow_nor_overflow(dtype, scale):
+    X = randn(2, 40, 30).clamp(-4, 4).to(dtype)
+    expected = X.double().norm(dim=(-2, -1)) * scale
+    Y = X * scale
+    # the scaled numbers are rounded, to eight bits if they are bfloat16
+    close = {"rtol": 2 * torch.finfo(dtype).eps, "atol": 0.0}
+    torch.testing.assert_close(matrix_norms(Y), expected, **close)
+    torch.testing.assert_close(norms([*Y], torch.float32), expected, **close)

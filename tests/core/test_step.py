@@ -1,17 +1,17 @@
-"""What an accelerator asks for: no look at a value on the host, and products in bfloat16."""
+"""The step: on an accelerator it never waits for a value, and it starts each basis in time."""
 
-from types import SimpleNamespace
+from itertools import pairwise
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from deva_optim import msign
-from deva_optim.core import directions, linalg
-from deva_optim.core.directions import fast_dtype, polar
-from deva_optim.core.linalg import value
+import deva_optim as do
+from deva_optim.core import linalg
 from deva_optim.core.state import on_host
-from helpers import OPTIMIZERS
+from helpers import OPTIMIZERS, off_diagonal
+
+# What an accelerator asks for --------------------------------------------------------------------
 
 SHAPES = ((6, 6), (6, 6), (4, 9), (3, 5, 4), (8, 2, 3, 3), (7,), ())
 
@@ -59,44 +59,81 @@ def test_a_step_never_waits_for_the_device(name, monkeypatch):
         params[0].sum().item()
 
 
-# The precision of products ----------------------------------------------------------------------
+def test_once_the_bases_stand_a_step_asks_nothing_of_the_device(monkeypatch):
+    """No value is read back: what capturing a step in a graph, and not stalling it, needs."""
+    monkeypatch.setattr(linalg, "host_sees", lambda device: False)
+    params = [nn.Parameter(torch.randn(shape)) for shape in SHAPES]
+    optimizer = do.DeVA(params)
+    for p in params:
+        p.grad = torch.randn_like(p)
+    optimizer.step()
+    for p in params:
+        p.grad = torch.randn_like(p)
+    real = {name: getattr(Tensor, name) for name in ("item", "tolist", "__bool__", "__int__")}
+
+    def refuse(name: str):
+        def method(self: Tensor, *args: object) -> object:
+            host = self.dtype == torch.int64 and self.ndim <= 1  # clocks, counts of skips
+            assert host, f"{name} of a tensor of shape {tuple(self.shape)}"
+            return real[name](self, *args)
+
+        return method
+
+    for name in real:
+        monkeypatch.setattr(Tensor, name, refuse(name))
+    optimizer.step()
 
 
-@pytest.mark.parametrize("kind", ["newton-schulz", "polar-express", "soft"])
-@pytest.mark.parametrize("shape", [(24, 24), (16, 64), (64, 16), (3, 8, 40)])
-def test_products_in_bfloat16_give_the_same_direction(kind, shape):
-    torch.manual_seed(0)
-    X = torch.randn(shape)
-    fast = value(polar(X, kind, dtype=torch.bfloat16))
-    assert fast.dtype == torch.float32
-    exact = msign(X, kind)
-    cosine = (fast * exact).sum() / (fast.norm() * exact.norm())
-    assert cosine > 0.99  # eight bits, fifteen products deep
-    assert torch.linalg.svdvals(fast).max() < 1.35
+# When a basis starts ----------------------------------------------------------------------------
 
 
-def test_bfloat16_is_asked_of_the_device(monkeypatch):
-    def tensor(dtype: torch.dtype, device: str) -> SimpleNamespace:
-        return SimpleNamespace(dtype=dtype, device=torch.device(device))
+@pytest.mark.parametrize("name", ["deva-sinf", "soap", "splus", "shampoo"])
+def test_the_basis_starts_with_the_first_gradient_that_speaks(name):
+    p = nn.Parameter(torch.randn(4, 4, dtype=torch.float64))
+    optimizer = OPTIMIZERS[name]([p], weight_decay=0.0)
+    before = p.detach().clone()
+    for _ in range(25):  # past two refreshes
+        p.grad = torch.zeros_like(p)
+        optimizer.step()
+    assert torch.equal(p, before)
+    G = torch.randn(4, 4, dtype=torch.float64)
+    p.grad = G.clone()
+    optimizer.step()
+    state = optimizer.state[p]
+    if name == "shampoo":
+        return
+    L = G @ G.mT
+    assert off_diagonal(L, state["basis_left"]) < 1e-12
+    assert state["clock"] == (0 if name == "soap" else 1)
 
-    for has in (True, False):
-        monkeypatch.setattr(directions, "_has_bfloat16", lambda has=has: has)
-        assert fast_dtype(tensor(torch.float32, "cpu")) == torch.float32
-        assert fast_dtype(tensor(torch.float64, "cuda")) == torch.float64
-        expected = torch.bfloat16 if has else torch.float32
-        assert fast_dtype(tensor(torch.float32, "cuda")) == expected
 
-
-@pytest.mark.parametrize("name", ["muon", "deva-sinf"])
-def test_msign_dtype_is_obeyed(name):
-    torch.manual_seed(0)
-    start, G = torch.randn(8, 8), torch.randn(8, 8)
-    found = []
-    for dtype in (None, torch.float32, torch.bfloat16):
-        p = nn.Parameter(start.clone())
+def test_a_batch_starts_matrix_by_matrix():
+    """An expert without tokens in the first steps moves as if it had not been there for them."""
+    grads = [torch.randn(3, 4, 5, dtype=torch.float64) for _ in range(9)]
+    for G in grads[:4]:
+        G[1] = 0
+    p = nn.Parameter(torch.zeros(3, 4, 5, dtype=torch.float64))
+    alone = nn.Parameter(torch.zeros(4, 5, dtype=torch.float64))
+    settings = {"weight_decay": 0.0, "refresh_every": 100, "sides": "short"}
+    optimizer = do.DeVASinf([p], **settings)
+    for G in grads:
         p.grad = G
-        OPTIMIZERS[name]([p], msign_dtype=dtype).step()
-        found.append(p.detach())
-    assert torch.equal(found[0], found[1])
-    assert not torch.equal(found[0], found[2])
-    torch.testing.assert_close(found[0], found[2], rtol=0, atol=1e-3 * 0.2 * 8**0.5 * 0.2)
+        optimizer.step()
+    optimizer = do.DeVASinf([alone], **settings)
+    for G in grads[4:]:
+        alone.grad = G[1]
+        optimizer.step()
+    torch.testing.assert_close(p[1], alone, rtol=0, atol=1e-14)  # rounding of float64
+    assert p[0].abs().sum() > 0
+
+
+def test_the_gradient_is_judged_in_the_basis_of_those_before_it():
+    p = nn.Parameter(torch.zeros(4, 4, dtype=torch.float64))
+    optimizer = do.DeVASinf([p], refresh_every=2)
+    bases_seen = []
+    for i in range(7):
+        p.grad = torch.randn(4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(i))
+        optimizer.step()
+        bases_seen.append(optimizer.state[p]["basis_left"].clone())
+    changed = [not torch.equal(a, b) for a, b in pairwise(bases_seen)]
+    assert changed == [True, False, True, False, True, False]  # renewed after steps 2, 4, 6

@@ -7,20 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import deva_optim as do
-from deva_optim.core import linalg
 from helpers import MATRIX, OPTIMIZERS
 
-TINY, HUGE = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
-
 RESTING = [name for name in MATRIX if not name.startswith(("soap", "shampoo"))]
-
-
-@pytest.fixture(params=["host", "device"])
-def path(request, monkeypatch):
-    """The way a step takes where the host may look at values, and where it may not."""
-    monkeypatch.setattr(linalg, "host_sees", lambda device: request.param == "host")
-    return request.param
 
 
 def randn(*shape: int, seed: int) -> Tensor:
@@ -208,29 +197,7 @@ def test_the_others_go_on_as_their_papers_say(name):
     assert not torch.equal(before, after)
 
 
-# Norms and checkpoints --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("scale", [TINY, 1e-30, 1.0, 1e30, HUGE / 8])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_norms_neither_underflow_nor_overflow(dtype, scale):
-    X = randn(2, 40, 30, seed=0).clamp(-4, 4).to(dtype)
-    expected = X.double().norm(dim=(-2, -1)) * scale
-    scaled = X * scale
-    # the scaled numbers are rounded, to eight bits if they are bfloat16
-    close = {"rtol": 2 * torch.finfo(dtype).eps, "atol": 0.0}
-    torch.testing.assert_close(linalg.matrix_norms(scaled), expected, **close)
-    torch.testing.assert_close(linalg.norms([*scaled], torch.float32), expected, **close)
-
-
-@pytest.mark.parametrize("kind", ["newton-schulz", "polar-express", "svd", "soft"])
-@pytest.mark.parametrize("scale", [1e-37, 1e-30, 1e30, 1e37])
-def test_the_matrix_sign_has_no_scale(kind, scale):
-    X = randn(3, 4, 7, seed=0)
-    # the rounding of the scaled entries, made 500 times larger at small singular values
-    torch.testing.assert_close(
-        do.msign(X * scale, kind), do.msign(X, kind), rtol=0, atol=500 * 4 * 2**-24
-    )
+# Checkpoints -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
