@@ -7,7 +7,8 @@ import torch
 import transformers as hf
 from torch import nn
 
-from architectures import (
+from deva_optim import DeVASinf, param_groups
+from routing.architectures import (
     CONV,
     EXEMPT,
     MATRIX,
@@ -29,7 +30,6 @@ from architectures import (
     small,
     vit,
 )
-from deva_optim import DeVASinf, param_groups
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -6,7 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from architectures import (
+from deva_optim import describe, param_groups
+from deva_optim.core.matrices import parts
+from routing.architectures import (
     CONV,
     EXEMPT,
     MATRIX,
@@ -23,8 +25,6 @@ from architectures import (
     on_meta,
     routes,
 )
-from deva_optim import describe, param_groups
-from deva_optim.core.matrices import parts
 
 
 def test_named_parameters_agree_with_the_module() -> None:
