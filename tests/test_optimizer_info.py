@@ -42,7 +42,7 @@ class TestOptimizerInfo(DescribedTestCase):
         """test_optim_infos_do_not_specify_global_cliquey_kwargs, and nothing else is left out."""
         inputs = optim_info.optim_inputs_func(device=device)
         given = {key for x in inputs for key in x.kwargs}
-        # What concerns several ranks takes processes: see test_distributed.py.
+        # What concerns several ranks takes processes: see tests/distributed.
         ranks = {"process_group", "wire_dtype"}
         assert given == options_of(optim_info.optim_cls) - {"foreach"} - ranks
 

@@ -22,7 +22,8 @@ from torch.optim import Optimizer
 from torch.testing import assert_close
 
 from ranks import run
-from test_distributed import (
+
+from .test_step import (
     MATRIX,
     agree,
     alone,

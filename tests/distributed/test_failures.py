@@ -18,8 +18,9 @@ from torch.distributed.checkpoint.state_dict import set_model_state_dict, set_op
 import deva_optim as do
 from deva_optim import optimizer as engine
 from ranks import run
-from test_distributed import agree, alone, gradients, past, shared, weights, whole
-from test_sharded_state import STEPS, go_on, made, saved
+
+from .test_checkpoint import STEPS, go_on, made, saved
+from .test_step import agree, alone, gradients, past, shared, weights, whole
 
 SOON = 60  # seconds: far below the time limit of the ranks, far above what an error takes
 

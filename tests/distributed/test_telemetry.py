@@ -12,7 +12,8 @@ from torch.optim import Optimizer
 from deva_optim.telemetry import Telemetry
 from helpers import MATRIX, OPTIMIZERS
 from ranks import run
-from test_distributed import OPTIONS, gradients, mesh, placed, weights
+
+from .test_step import OPTIONS, gradients, mesh, placed, weights
 
 NAMES = tuple(f"layers.{i}" for i in range(8))
 

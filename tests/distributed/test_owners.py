@@ -1,17 +1,17 @@
-"""What a rank computes, keeps and sends: about 1/N of the whole, and as the documentation says."""
+"""What each rank owns: about 1/N of the work, the state and the traffic, as documented."""
 
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import pytest
 
 from deva_lab.bench import plan
 from deva_lab.bench.ranks import CASES, OPTIMIZERS, RanksSettings, Share, derived, row, share
+from helpers import ROOT
 from ranks import run
 
 SMALL = RanksSettings(width=32)
-DOCUMENTATION = (Path(__file__).parents[1] / "docs" / "distributed.md").read_text()
+DOCUMENTATION = (ROOT / "docs" / "distributed.md").read_text()
 
 
 def of_each(settings: RanksSettings, layout: str) -> dict[str, Share]:
