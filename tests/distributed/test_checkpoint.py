@@ -1,6 +1,8 @@
-"""Checkpoints through torch.distributed.checkpoint: saved on N ranks, loaded on M, whole or cut."""
+"""Checkpoints of torch.distributed: saved on N ranks, loaded on M, whole, cut or damaged."""
 
+import copy
 import os
+import time
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -21,10 +24,10 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.testing import assert_close
 
-from ranks import run
+from helpers import MATRIX
+from ranks import SOON, run
 
-from .test_step import (
-    MATRIX,
+from .sharding import (
     agree,
     alone,
     build,
@@ -260,6 +263,87 @@ def test_no_rank_saves_much_more_than_its_share() -> None:
         kept, saved = (sum(x) for x in zip(*per_method, strict=True))
         assert saved <= kept  # nothing twice
         assert max(x for _, x in per_method) <= 0.65 * saved  # 3 rows on 2 ranks, and the like
+
+
+# A checkpoint is cut short -----------------------------------------------------------------------
+
+
+def damage(folder: Path, how: str) -> None:
+    data = max(folder.glob("*.distcp"), key=lambda file: file.stat().st_size)
+    if how == "truncated":
+        os.truncate(data, data.stat().st_size // 2)
+    else:
+        (data if how == "missing" else folder / ".metadata").unlink()
+
+
+def load(model: Any, optimizer: Any, folder: str) -> None:
+    state = saved(model, optimizer, flat=False)
+    dcp.load(state, checkpoint_id=folder)
+    set_model_state_dict(model, state["model"])
+    set_optimizer_state_dict(model, optimizer, state["optimizer"])
+
+
+def cut_short(folder: str, layout: str) -> tuple[list[str], list[Tensor]]:
+    """What is said of damaged checkpoints, and where the last good one leads to."""
+    model, optimizer = made("deva-rest-linf", layout)
+    go_on(model, optimizer, 0)
+    ways = ("truncated", "missing", "no metadata")
+    for name in ("good", *ways):
+        dcp.save(saved(model, optimizer, flat=False), checkpoint_id=f"{folder}/{name}")
+    if dist.get_rank() == 0:
+        for how in ways:
+            damage(Path(folder) / how, how)
+    dist.barrier()
+    model, optimizer = made("deva-rest-linf", layout)
+    go_on(model, optimizer, 1)  # other steps than those that were saved
+    kept = copy.deepcopy([list(values.values()) for values in optimizer.state.values()])
+    messages = []
+    for how in ways:
+        began = time.monotonic()
+        with pytest.raises(CheckpointException) as error:
+            load(model, optimizer, f"{folder}/{how}")
+        assert time.monotonic() - began < SOON
+        messages.append(str(error.value))
+        for before, values in zip(kept, optimizer.state.values(), strict=True):
+            for x, y in zip(before, values.values(), strict=True):
+                assert x.is_meta or torch.equal(x, y), how
+    load(model, optimizer, f"{folder}/good")
+    go_on(model, optimizer, STEPS)
+    return messages, whole(model.weights)
+
+
+@pytest.mark.parametrize("layout", ["rows", "ddp"])
+def test_a_checkpoint_cut_short_changes_nothing_and_the_last_good_one_loads(
+    tmp_path: Path, layout: str
+) -> None:
+    start = weights()
+    theirs = alone("deva-rest-linf", start, past(start, 2 * STEPS), foreach=False)
+    found = run(2, cut_short, str(tmp_path), layout)
+    for messages, ours in found:
+        assert all(messages)
+        agree(ours, theirs)
+    assert "No such file" in found[0][0][1]
+
+
+def by_one_rank(folder: str) -> str:
+    """Rank 0 saves what it has as if it were all, and everyone loads that."""
+    model, optimizer = made("deva", "ddp")
+    go_on(model, optimizer, 0)
+    state = optimizer.state_dict()
+    if dist.get_rank() == 0:
+        torch.save(state, f"{folder}/state")
+    dist.barrier()
+    kept = optimizer.state
+    with pytest.raises(ValueError, match="1 of 2 ranks .* another rank had") as error:
+        optimizer.load_state_dict(torch.load(f"{folder}/state", weights_only=False))
+    assert optimizer.state is kept
+    go_on(model, optimizer, STEPS)  # it goes on as it was
+    return str(error.value)
+
+
+def test_the_share_of_one_rank_is_not_taken_for_the_whole(tmp_path: Path) -> None:
+    first, second = run(2, by_one_rank, str(tmp_path))
+    assert first == second
 
 
 # A rank is lost ----------------------------------------------------------------------------------

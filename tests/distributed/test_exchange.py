@@ -11,7 +11,7 @@ from torch.testing import assert_close
 import deva_optim as do
 from ranks import run
 
-from .test_step import OPTIONS, advance, alone, past, shared, weights, whole
+from .sharding import OPTIONS, advance, alone, past, shared, weights, whole
 
 NAMES = ("deva", "muon", "splus", "soap")
 MATRICES = ((7, 5), (5, 7), (3, 4), (3, 5, 4), (4, 2, 3, 3))

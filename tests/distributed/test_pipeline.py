@@ -13,7 +13,7 @@ from deva_optim import optimizer as engine
 from deva_optim.distributed import pipeline
 from ranks import run
 
-from .test_step import agree, build, gradients, mesh, placed, shared, weights
+from .sharding import agree, build, gradients, mesh, placed, shared, weights
 
 SHAPES = ((6, 5), (5, 6), (6, 6), (4, 6), (6, 4), (5, 5), (7,))
 BUCKET = 80  # a matrix or so in a round

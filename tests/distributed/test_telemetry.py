@@ -13,7 +13,7 @@ from deva_optim.telemetry import Telemetry
 from helpers import MATRIX, OPTIMIZERS
 from ranks import run
 
-from .test_step import OPTIONS, gradients, mesh, placed, weights
+from .sharding import OPTIONS, gradients, mesh, placed, weights
 
 NAMES = tuple(f"layers.{i}" for i in range(8))
 
