@@ -1,6 +1,6 @@
 """The table of options: what classes, groups and docstrings are made of, and what is refused.
 
-What the constructors refuse is in `descriptions`, and tested by `test_optimizer_info`.
+What the constructors refuse is in `optimizers/descriptions.py`, and tested by `test_info.py` there.
 """
 
 import doctest

@@ -20,7 +20,9 @@ from torch.testing._internal.common_optimizers import OptimizerErrorEnum, optims
 from torch.testing._internal.common_utils import parametrize
 
 import deva_optim as do
-from descriptions import (
+from helpers import ROUNDING
+
+from .descriptions import (
     OPTIM_DB,
     DescribedTestCase,
     affine,
@@ -31,7 +33,6 @@ from descriptions import (
     take,
     twins,
 )
-from helpers import ROUNDING
 
 
 class TestOptimizerInfo(DescribedTestCase):

@@ -1,8 +1,8 @@
 """PyTorch's own description of an optimizer, `OptimizerInfo`, given for each of ours.
 
 It says what an optimizer takes, every option at least once, what it refuses and with which words,
-and which schedulers go with it; `test_optimizer_info` and `test_optimizer_state` hold each of ours
-to its description.
+and which schedulers go with it; `test_info` and `test_state` hold each of ours to its
+description.
 """
 
 import copy

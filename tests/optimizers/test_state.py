@@ -1,6 +1,6 @@
 """State dicts, copies and hooks of every optimizer, option by option, as PyTorch tests its own.
 
-See `test_optimizer_info` for what each test names.
+See `test_info` for what each test names.
 """
 
 import copy
@@ -21,7 +21,7 @@ from torch.testing._internal.common_device_type import instantiate_device_type_t
 from torch.testing._internal.common_optimizers import OptimizerInfo, optims
 from torch.testing._internal.common_utils import parametrize
 
-from descriptions import OPTIM_DB, DescribedTestCase, affine, each_input, push, take, twins
+from .descriptions import OPTIM_DB, DescribedTestCase, affine, each_input, push, take, twins
 
 
 def through_a_file(state: dict[str, Any]) -> dict[str, Any]:
