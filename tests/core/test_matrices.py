@@ -52,7 +52,7 @@ def test_unfold_is_the_inverse_of_fold(shape, layout, split, dim, expected, form
         folded = part.fold(X)
         assert folded.shape == part.shape
         part.slice(copy).copy_(part.unfold(folded, X))
-        if form == "contiguous":  # the engine averages momenta in place through such views
+        if form == "contiguous":  # a step averages momenta in place through such views
             assert folded.untyped_storage().data_ptr() == X.untyped_storage().data_ptr()
     assert torch.equal(copy, X if expected else torch.zeros_like(X))
 

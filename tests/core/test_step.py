@@ -88,7 +88,7 @@ def test_once_the_bases_stand_a_step_asks_nothing_of_the_device(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["deva-sinf", "soap", "splus", "shampoo"])
-def test_the_basis_starts_with_the_first_gradient_that_speaks(name):
+def test_the_basis_starts_with_the_first_gradient_that_is_not_zero(name):
     p = nn.Parameter(torch.randn(4, 4, dtype=torch.float64))
     optimizer = OPTIMIZERS[name]([p], weight_decay=0.0)
     before = p.detach().clone()

@@ -9,7 +9,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from deva_optim import optimizer as engine
+from deva_optim.core.batch import Batch
+from deva_optim.core.step import advance_
 from deva_optim.distributed import pipeline
 from ranks import run
 
@@ -33,7 +34,7 @@ class Handle:
 def watched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The order in which messages are sent and waited for, and matrices updated."""
     log: list[str] = []
-    exchange, advance_ = dist.all_to_all_single, engine.advance_
+    exchange = dist.all_to_all_single
 
     def all_to_all_single(*args: Any, async_op: bool, **how: Any) -> Handle:
         assert async_op
@@ -41,12 +42,12 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         log.append(f"send {name}")
         return Handle(exchange(*args, async_op=True, **how), log, name)
 
-    def spy_(stack: Any) -> None:
-        log.append("update" if stack.G.ndim > 2 else "vector")
-        advance_(stack)
+    def spy_(batch: Batch) -> None:
+        log.append("update" if batch.G.ndim > 2 else "vector")
+        advance_(batch)
 
     monkeypatch.setattr(dist, "all_to_all_single", all_to_all_single)
-    monkeypatch.setattr(engine, "advance_", spy_)
+    monkeypatch.setattr("deva_optim.optimizer.advance_", spy_)
     monkeypatch.setattr(pipeline, "BUCKET", BUCKET)
     return log
 
@@ -94,19 +95,19 @@ def held(layout: str) -> tuple[int, int]:
     params, optimizer, lay = shared("muon", start, layout, foreach=False)
     live: list[weakref.ref[torch.Tensor]] = []
     most = 0
-    new_empty, advance_ = torch.Tensor.new_empty, engine.advance_
+    new_empty = torch.Tensor.new_empty
 
     def spying(X: torch.Tensor, size: Any, **how: Any) -> torch.Tensor:
         made = new_empty(X, size, **how)
         live.append(weakref.ref(made))
         return made
 
-    def spy_(stack: Any) -> None:
+    def spy_(batch: Batch) -> None:
         nonlocal most
         gc.collect()
         whole = [x for ref in live if (x := ref()) is not None and x.ndim == 2]
         most = max(most, sum(x.numel() for x in whole))
-        advance_(stack)
+        advance_(batch)
 
     for k in range(2):
         for p, g in zip(params, gradients(start, k), strict=True):
@@ -115,7 +116,7 @@ def held(layout: str) -> tuple[int, int]:
             monkeypatch.setattr(pipeline, "BUCKET", BUCKET)
             if k:  # the first step makes the state as well
                 monkeypatch.setattr(torch.Tensor, "new_empty", spying)
-                monkeypatch.setattr(engine, "advance_", spy_)
+                monkeypatch.setattr("deva_optim.optimizer.advance_", spy_)
             optimizer.step()
     return most, max(BUCKET, *(2 * math.prod(shape) for shape in SHAPES))
 

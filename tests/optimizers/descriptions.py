@@ -180,7 +180,7 @@ def errors_of(cls: type[Optimizer]) -> Callable[..., list[ErrorOptimizerInput]]:
     return errors
 
 
-# DeVA routes a list before the engine sees it, so that some of its messages are its own.
+# DeVA makes groups of a list before anything else sees it: some messages are those of routing.
 BAD_LIST = (ValueError, TypeError)
 
 

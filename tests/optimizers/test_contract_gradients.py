@@ -105,7 +105,7 @@ def test_leading_zeros_do_not_count(name: str) -> None:
 
 
 @with_bases
-def test_the_first_gradient_that_speaks_chooses_the_basis(name: str) -> None:
+def test_the_first_gradient_that_is_not_zero_chooses_the_basis(name: str) -> None:
     params = parameters((4, 4), (3, 5), (2, 3, 4))
     history = gradients(params, 1)
     prompt, late = build(name, params), build(name, params)

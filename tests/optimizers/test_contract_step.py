@@ -1,14 +1,13 @@
 """One step of every optimizer: what it returns, what it leaves alone, what it agrees with."""
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 import deva_optim as do
-from deva_optim import optimizer as engine
+from deva_optim.core.batch import Batch
+from deva_optim.core.step import advance_
 from helpers import (
     OPTIMIZERS,
     SHAPES,
@@ -31,13 +30,12 @@ from helpers import (
 
 def test_every_method_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
     used = set()
-    advance_ = engine.advance_
 
-    def spy(stack: Any) -> None:
-        used.add(stack.method.name)
-        advance_(stack)
+    def spy(batch: Batch) -> None:
+        used.add(batch.method.name)
+        advance_(batch)
 
-    monkeypatch.setattr(engine, "advance_", spy)
+    monkeypatch.setattr("deva_optim.optimizer.advance_", spy)
     start = parameters((3, 4), (5,))
     for name in OPTIMIZERS:
         trained(name, start, gradients(start, 1))

@@ -25,7 +25,7 @@ from torch.optim import Optimizer
 
 import deva_optim as do
 
-MATRICES = ((5, 5), (5, 5), (4, 7), (7, 4))  # the two of a shape go through our engine as a stack
+MATRICES = ((5, 5), (5, 5), (4, 7), (7, 4))  # ours update the two of one shape as one batch
 TENSORS = (*MATRICES, (6,), (2, 3, 4))
 
 # The tolerances of trajectories, of which every step has a rounding of its own: weights are below
