@@ -1,10 +1,15 @@
-"""What the tests of the contract share: parameters, gradients, optimizers trained on them.
+"""What tests share: the table of optimizers, parameters, gradients, and what the project says.
 
 Two runs whose arithmetic is the same agree bit for bit (`same`). Where it is batched or laid out in
 another way they agree to the rounding of float64 (`close`).
 """
 
 import copy
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +18,59 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.testing import assert_close
 
+import deva_optim as do
 from deva_optim.core.methods import method_of
-from optimizers import MATRIX, OPTIMIZERS
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # pytest brings it
+    import tomli as tomllib
+
+# The project and the system that it is tested on -------------------------------------------------
+
+ROOT = Path(__file__).parents[1]
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+
+POSIX = os.name == "posix"
+needs_posix = pytest.mark.skipif(
+    not POSIX, reason="needs POSIX: signals to other processes, SIGKILL, ps"
+)
+
+# The table that drives the shared tests ----------------------------------------------------------
+
+# Every optimizer and variant, by name. A new row of `METHODS` appears here the day it is added:
+# `test_every_method_is_here` sees to it.
+OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
+    "deva": do.DeVA,
+    "deva-rest-linf": partial(do.DeVA, nesterov=False, rest="deva-linf"),
+    "deva-sinf": do.DeVASinf,
+    "deva-sinf-factored": partial(do.DeVASinf, variant="factored"),
+    "deva-sinf-instantaneous": partial(do.DeVASinf, variant="instantaneous"),
+    "deva-sinf-whitened": partial(do.DeVASinf, variant="whitened", nesterov=True),
+    "deva-sinf-signed": partial(do.DeVASinf, sign_stabilize=True),
+    "deva-sinf-nesterov": partial(do.DeVASinf, nesterov=True),
+    "deva-sinf-short": partial(do.DeVASinf, sides="short"),
+    "deva-linf": do.DeVALinf,
+    "deva-linf-nesterov": partial(do.DeVALinf, nesterov=True),
+    "adamw": do.AdamW,
+    "signum": do.Signum,
+    "lion": do.Lion,
+    "muon": do.Muon,
+    "muon-polar-express": partial(do.Muon, msign="polar-express"),
+    "muon-soft": partial(do.Muon, msign="soft"),
+    "adamuon": do.AdaMuon,
+    "normuon": do.NorMuon,
+    "soap": do.SOAP,
+    "shampoo": do.Shampoo,
+    "shampoo-ungrafted": partial(do.Shampoo, graft="none"),
+    "splus": do.SPlus,
+}
+
+MATRIX = tuple(
+    name for name in OPTIMIZERS if not name.startswith(("deva-linf", "adamw", "signum", "lion"))
+)
+
+# Parameters, gradients, and optimizers trained on them ------------------------------------------
 
 Params = list[nn.Parameter]
 History = list[list[Tensor | None]]  # the gradients of each step
@@ -91,6 +147,21 @@ def close(ours: Any, theirs: Any, atol: float = ROUNDING) -> None:
 def differ(ours: Params, theirs: Params) -> bool:
     """Whether every parameter differs."""
     return not any(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def off_diagonal(L: Tensor, Q: Tensor) -> float:
+    """The share of Qᵀ L Q that is off the diagonal: how far Q is from the eigenvectors of L."""
+    D = Q.mT @ L @ Q
+    return float((D - torch.diag(D.diagonal())).norm() / L.norm())
+
+
+def randn(*shape: int, seed: int = 0) -> Tensor:
+    """Numbers in float64 that the seed alone determines."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def orthogonal(n: int, seed: int) -> Tensor:
+    return torch.linalg.qr(randn(n, n, seed=seed)).Q
 
 
 def losses(params: Params, targets: list[Tensor]) -> Tensor:

@@ -1,4 +1,4 @@
-"""Clipping by group; over several ranks in `test_sharded_models.py`."""
+"""Clipping by group; over several ranks in `distributed/test_models.py`."""
 
 from functools import partial
 from typing import Any

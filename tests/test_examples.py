@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+from helpers import ROOT
+
+EXAMPLES = ROOT / "examples"
 NEEDS = {"accelerate_loop": "accelerate", "hf_trainer": "accelerate", "lightning_fit": "lightning"}
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # what other projects warn about is theirs

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import deva_optim as do
 from deva_optim.core import linalg
 from deva_optim.telemetry import scalars
-from optimizers import MATRIX, OPTIMIZERS
+from helpers import MATRIX, OPTIMIZERS
 
 
 class Net(nn.Module):

@@ -9,8 +9,8 @@ import json
 import pytest
 from torch import Tensor
 
-from cases import CASES, SHARED, Case
-from trajectories import REDUCED, of_ranks, reduced, trajectory
+from trajectories.cases import CASES, SHARED, Case
+from trajectories.record import REDUCED, of_ranks, reduced, trajectory
 
 RECORDED: dict[str, dict[str, float]] = json.loads(REDUCED.read_text("utf-8"))
 HELD = [name for name, case in CASES.items() if case.held]

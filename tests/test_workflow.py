@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from project import PROJECT, ROOT
+from helpers import PROJECT, ROOT
 
 WORKFLOW = ROOT / ".github/workflows/ci.yml"
 CLASSIFIER = "Programming Language :: Python :: "

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from fuzz.case import Case, Event, Grad, Group, Param, Step
-from optimizers import OPTIMIZERS
+from helpers import OPTIMIZERS
 
 F64, F32, BF16, F16 = torch.float64, torch.float32, torch.bfloat16, torch.float16
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from deva_optim.core.matrices import Part
-from deva_optim.core.parameters import Reading as Member
+from deva_optim.core.parameters import Reading
 from fuzz.subject import Subject
 
 _INTEGERS = {8: torch.int64, 4: torch.int32, 2: torch.int16}
@@ -27,7 +27,7 @@ class Fault(AssertionError):  # noqa: N818 (of the library, not of this program)
 class Before(NamedTuple):
     """A parameter before a step, and what is known of its gradient."""
 
-    member: Member | None  # None if it has not joined
+    reading: Reading | None  # None if it has not joined
     weight: Tensor
     state: dict[str, Tensor]
     grad: Tensor | None
@@ -37,23 +37,23 @@ class Before(NamedTuple):
 
 def look(subject: Subject, grads: list[Tensor | None]) -> list[Before]:
     """What is to be remembered of every parameter before a step with these gradients."""
-    known = {id(m.param): m for m in subject.optimizer.readings()}
+    known = {id(r.param): r for r in subject.optimizer.readings()}
     found = []
     for i, (p, g) in enumerate(zip(subject.params, grads, strict=True)):
-        member = known.get(id(p))
+        reading = known.get(id(p))
         state = {key: x.clone() for key, x in subject.state(i).items()}
         copy = None if g is None else g.clone()
         skipped = (
             None
-            if g is None or member is None
-            else must_skip(g, p, member, subject.settings["path"], state)
+            if g is None or reading is None
+            else must_skip(g, p, reading, subject.settings["path"], state)
         )
-        found.append(Before(member, p.detach().clone(), state, g, copy, skipped))
+        found.append(Before(reading, p.detach().clone(), state, g, copy, skipped))
     return found
 
 
 def must_skip(
-    grad: Tensor, param: Tensor, member: Member, path: str, state: dict[str, Tensor]
+    grad: Tensor, param: Tensor, reading: Reading, path: str, state: dict[str, Tensor]
 ) -> bool | None:
     """Whether a gradient counts as not finite; None where it may or may not.
 
@@ -70,12 +70,12 @@ def must_skip(
     if largest == 0:
         return False
     size = math.log2(largest) + math.log2(float((grad.double() / largest).norm()))
-    narrow = _exponents(member.group["state_dtype"] or wide)
+    narrow = _exponents(reading.group["state_dtype"] or wide)
     if narrow - 1 < 2 * size < _exponents(wide) - 1:
         return None
     exponents = [x.flatten() for key, x in state.items() if key.startswith("exponent")]
     units = [e if e > -1024 else 0 for x in exponents for e in x.tolist()]
-    kept = torch.float32 if member.group["state_dtype"] in _NARROW else wide
+    kept = torch.float32 if reading.group["state_dtype"] in _NARROW else wide
     far = _FAR[kept] + min(units, default=0)
     return None if path == "device" and size > far else False
 
@@ -157,7 +157,7 @@ def nothing_changed(subject: Subject, before: list[Before]) -> None:
 def without_rate_nothing_moves(subject: Subject, before: list[Before]) -> None:
     """A learning rate of zero: the weight stays, bit for bit."""
     for i, b in enumerate(before):
-        if b.member is not None and float(b.member.group["lr"]) == 0:
+        if b.reading is not None and float(b.reading.group["lr"]) == 0:
             _same("lr 0, no move", f"the weight of parameter {i}", subject.params[i], b.weight)
 
 
@@ -168,19 +168,19 @@ def zero_matrices_rest(subject: Subject, before: list[Before]) -> None:
     with their momentum, as their papers say.
     """
     for i, b in enumerate(before):
-        if b.grad is None or b.member is None or b.skipped is not False or not rests(b.member):
+        if b.grad is None or b.reading is None or b.skipped is not False or not rests(b.reading):
             continue
-        for n, part in enumerate(b.member.parts):
+        for n, part in enumerate(b.reading.parts):
             zero = _zero_matrices(part.fold(b.grad), compute_dtype(b.weight))
             if zero.any():
-                suffix = f".{n}" if len(b.member.parts) > 1 else ""
+                suffix = f".{n}" if len(b.reading.parts) > 1 else ""
                 _decays_only(i, part, zero, subject.params[i], b)
                 _remembers(i, part, zero, subject.state(i), b.state, suffix)
 
 
-def rests(member: Member) -> bool:
+def rests(reading: Reading) -> bool:
     """Whether a method leaves a matrix alone whose gradient is zero."""
-    name = member.method.name
+    name = reading.method.name
     return name in ("muon", "adamuon", "normuon", "splus") or name.startswith("deva-sinf")
 
 
@@ -191,9 +191,9 @@ def _zero_matrices(G: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _decays_only(i: int, part: Part, zero: Tensor, param: Tensor, b: Before) -> None:
-    assert b.member is not None
-    group = b.member.group
-    rate = b.member.method.rate
+    assert b.reading is not None
+    group = b.reading.group
+    rate = b.reading.method.rate
     of_shape = 1.0 if rate is None else rate(part.shape)
     shrink = float(group["lr"]) * of_shape * group["weight_decay"]
     old, new = part.fold(b.weight)[zero].double(), part.fold(param.detach())[zero].double()

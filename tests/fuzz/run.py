@@ -105,7 +105,7 @@ def _raised_if_asked(before: list[Before], took: bool) -> None:
     asked = [
         b.skipped
         for b in before
-        if b.grad is not None and b.member and b.member.group["nonfinite"] == "raise"
+        if b.grad is not None and b.reading and b.reading.group["nonfinite"] == "raise"
     ]
     if took and True in asked:
         raise Fault("raises if asked", "a gradient is not finite and there was no error")

@@ -73,7 +73,7 @@ def _without_param(case: Case, i: int) -> Case:
 
 
 def _without_group(case: Case, g: int) -> Case:
-    """The case without a group that has no members."""
+    """The case without a group that has no parameters."""
     steps = tuple(
         replace(step, events=_without(g, step.events, ("set", "add"))) for step in case.steps
     )

@@ -14,7 +14,7 @@ from torch import Tensor
 from deva_optim.core import batch, linalg, step
 from fuzz.case import Case
 from fuzz.tensors import laid_out, weight
-from optimizers import OPTIMIZERS
+from helpers import OPTIMIZERS
 
 # The sizes from which on work is cut into pieces, brought down to where small shapes reach them.
 _SMALL = (
@@ -63,9 +63,9 @@ class Subject:
             options["foreach"] = self.settings["foreach"]
         if self.settings["mirrored"]:
             options["maximize"] = not options.get("maximize", False)
-        return {"params": [self.params[i] for i in self.members(g)], **options}
+        return {"params": [self.params[i] for i in self.in_group(g)], **options}
 
-    def members(self, g: int) -> list[int]:
+    def in_group(self, g: int) -> list[int]:
         """The parameters of a group of the case, by number."""
         return [i for i, p in enumerate(self.case.params) if p.group == g]
 
@@ -74,14 +74,14 @@ class Subject:
         return self.case.params[i].group in self.joined and i not in self.frozen
 
     def join(self, g: int) -> None:
-        """Add a group, if it is not there and has members."""
-        if g not in self.joined and self.members(g):
+        """Add a group, if it is not there and has parameters."""
+        if g not in self.joined and self.in_group(g):
             self.optimizer.add_param_group(self._group(g))
             self.joined.append(g)
 
     def change(self, g: int, key: str, value: Any) -> None:
         """Set an option of a group, which the routing may have made several of."""
-        mine = {id(self.params[i]) for i in self.members(g)}
+        mine = {id(self.params[i]) for i in self.in_group(g)}
         for group in self.optimizer.param_groups:
             if not any(id(p) in mine for p in group["params"]):
                 continue

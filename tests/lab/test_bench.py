@@ -395,7 +395,7 @@ def test_an_unknown_command_is_named(capsys: pytest.CaptureFixture[str]) -> None
     assert "unknown command 'stp'; known are step, training, launches" in capsys.readouterr().err
 
 
-# Ranks: what they compute, keep and send is tested in tests/test_shares.py ----------------------
+# Ranks: what they compute, keep and send is tested in tests/distributed/test_owners.py ----------
 
 
 def test_ranks_can_be_planned_without_any(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from deva_lab import checkpoint
 from deva_lab.cli import main
 from deva_lab.summary import read_results
 from deva_lab.tuned import TUNED
-from platforms import needs_posix
+from helpers import needs_posix
 
 QUICK = ["--task", "mlp", "--size", "tiny", "--steps", "12", "--batch", "16"]
 

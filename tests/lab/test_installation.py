@@ -18,7 +18,7 @@ from deva_lab.models import gpt
 from deva_lab.presets import OFFERS
 from deva_lab.tasks import TASKS
 from deva_lab.usage.race import DESCRIPTION
-from project import PROJECT
+from helpers import PROJECT
 
 COMMANDS = ("compare", "train", "methods", "bench", "report", "data", "reproduce", "race")
 # Python imports a module of this name when it starts. What is hidden is not found, as if it were

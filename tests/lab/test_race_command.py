@@ -1,11 +1,9 @@
-"""`deva race` from beginning to end, on a tiny GPT, and the bias correction of the authors."""
+"""`deva race` from beginning to end, on a tiny GPT."""
 
 import json
 
 import pytest
-import torch
 
-from deva_lab.authors import AuthorsDeVASinf
 from deva_lab.cli import parser
 from deva_lab.commands import race as command
 from deva_lab.errors import UsageError
@@ -15,7 +13,6 @@ from deva_lab.race.entries import Entry
 from deva_lab.race.rules import RACE, Rules
 from deva_lab.race.state import Race
 from deva_lab.summary import read_results
-from deva_optim import DeVASinf
 
 TABLE = {
     "muon": Entry("muon", "muon", 0.01, "Muon", "baseline"),
@@ -94,47 +91,3 @@ def test_a_race_that_is_stopped_goes_on(race, capsys, monkeypatch):
     assert deva(race, "tune", "muon", "whitened") == 0
     assert race.results[: len(first)] == first
     assert len(race.results) == 4
-
-
-# The authors' bias correction --------------------------------------------------------------------
-
-
-def steps(optimizer, grads: list[torch.Tensor], **settings) -> list[torch.Tensor]:
-    p = torch.nn.Parameter(torch.zeros_like(grads[0]))
-    stepper = optimizer([p], lr=0.1, weight_decay=0.0, msign="svd", eps=0.0, **settings)
-    found = []
-    for G in grads:
-        before = p.detach().clone()
-        p.grad = G.clone()
-        stepper.step()
-        found.append(p.detach() - before)
-    return found
-
-
-# The two take the same sign of the same matrices; a correction is a few operations of float64, up
-# to ten times as large, and a step is a difference of weights below 4, rounded before. The margin
-# is 16.
-ROUNDING = 16 * 10 * 4 * 2**-53
-
-
-def test_the_authors_correction_differs_by_a_known_factor():
-    beta1, beta2 = 0.9, 0.8
-    grads = [torch.randn(4, 4, dtype=torch.float64) for _ in range(6)]
-    ours = steps(DeVASinf, grads, betas=(beta1, beta2, 0.95))
-    theirs = steps(AuthorsDeVASinf, grads, betas=(beta1, beta2, 0.95))
-    w = 0.0
-    for t, (a, b) in enumerate(zip(ours, theirs, strict=True), start=1):
-        w = beta2 * w + (1 - beta2) * (1 - beta1**t) ** 2
-        factor = ((1 - beta2**t) / w) ** 0.5
-        torch.testing.assert_close(b, factor * a, rtol=0, atol=ROUNDING)
-    assert ((1 - beta2) / ((1 - beta2) * (1 - beta1) ** 2)) ** 0.5 == pytest.approx(10)
-
-
-def test_the_authors_count_steps_without_a_gradient():
-    zero, G = torch.zeros(3, 3, dtype=torch.float64), torch.eye(3, dtype=torch.float64)
-    _, ours = steps(DeVASinf, [zero, G])
-    _, theirs = steps(AuthorsDeVASinf, [zero, G])
-    # κ of the second step, over the exact one of a first: √(1 − β₂²)/(1 − β₁²) against 1 / √w,
-    # where M is (1 − β₁) G and V (1 − β₂) of its square.
-    expected = (1 - 0.95**2) ** 0.5 / (1 - 0.95**2) / (1 - 0.95) ** 0.5
-    torch.testing.assert_close(theirs, expected * ours, rtol=0, atol=ROUNDING)

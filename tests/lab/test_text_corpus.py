@@ -18,7 +18,7 @@ from deva_lab.data.corpus import Corpus, check_corpus, load_corpus
 from deva_lab.data.split import Split
 from deva_lab.data.tokenizers import ByteTokenizer, gpt2_folder
 from deva_lab.errors import UsageError
-from platforms import needs_posix
+from helpers import needs_posix
 
 # Each has its number at every place, so that no piece of one is in another.
 DOCUMENTS = [f"<{number}> " * (20 + number % 7) for number in range(300)]

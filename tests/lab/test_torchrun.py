@@ -20,7 +20,7 @@ from deva_lab.settings import RunSettings
 from deva_lab.summary import read_results
 from deva_lab.tasks import make_task
 from deva_lab.training import Run, train
-from platforms import needs_posix
+from helpers import needs_posix
 from ranks import run
 
 pytestmark = needs_posix

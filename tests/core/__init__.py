@@ -1,0 +1,1 @@
+"""Tests of the step and its parts: `deva_optim.core`."""

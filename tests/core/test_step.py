@@ -1,0 +1,139 @@
+"""The step: on an accelerator it never waits for a value, and it starts each basis in time."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import deva_optim as do
+from deva_optim.core import linalg
+from deva_optim.core.state import on_host
+from helpers import OPTIMIZERS, off_diagonal
+
+# What an accelerator asks for --------------------------------------------------------------------
+
+SHAPES = ((6, 6), (6, 6), (4, 9), (3, 5, 4), (8, 2, 3, 3), (7,), ())
+
+
+def on_meta(name: str, monkeypatch) -> tuple[list[nn.Parameter], torch.optim.Optimizer]:
+    """An optimizer past its first step, which may wait for the device, without any values.
+
+    A tensor on the meta device has none: whatever asked for one would raise.
+    """
+    monkeypatch.setattr(linalg, "host_sees", lambda device: False)
+    params = [nn.Parameter(torch.randn(shape)) for shape in SHAPES]
+    first = build(name, params)
+    for p in params:
+        p.grad = torch.randn_like(p)
+    first.step()
+    twins = [nn.Parameter(p.detach().to("meta")) for p in params]
+    second = build(name, twins)
+    for p, q in zip(params, twins, strict=True):
+        state = first.state[p].items()
+        second.state[q] = {k: x if on_host(k) else x.to("meta") for k, x in state}
+    return twins, second
+
+
+def build(name: str, params: list[nn.Parameter]) -> torch.optim.Optimizer:
+    return OPTIMIZERS[name]([{"params": params, "refresh_every": 3}])
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_step_never_waits_for_the_device(name, monkeypatch):
+    real = torch.geqrf
+
+    def geqrf(A: Tensor) -> tuple[Tensor, Tensor]:  # torch has none for the meta device
+        return (torch.empty_like(A), A.new_empty(A.shape[:-1])) if A.is_meta else real(A)
+
+    monkeypatch.setattr(torch, "geqrf", geqrf)
+    params, optimizer = on_meta(name, monkeypatch)
+    clocks = [optimizer.state[p]["clock"].clone() for p in params if "clock" in optimizer.state[p]]
+    for _ in range(4):  # past a refresh of every parameter
+        for p in params:
+            p.grad = torch.empty_like(p)
+        optimizer.step()
+    after = [optimizer.state[p]["clock"] for p in params if "clock" in optimizer.state[p]]
+    assert [int(b - a) for a, b in zip(clocks, after, strict=True)] == [4] * len(clocks)
+    with pytest.raises(RuntimeError):  # what such a look would have done
+        params[0].sum().item()
+
+
+def test_once_the_bases_stand_a_step_asks_nothing_of_the_device(monkeypatch):
+    """No value is read back: what capturing a step in a graph, and not stalling it, needs."""
+    monkeypatch.setattr(linalg, "host_sees", lambda device: False)
+    params = [nn.Parameter(torch.randn(shape)) for shape in SHAPES]
+    optimizer = do.DeVA(params)
+    for p in params:
+        p.grad = torch.randn_like(p)
+    optimizer.step()
+    for p in params:
+        p.grad = torch.randn_like(p)
+    real = {name: getattr(Tensor, name) for name in ("item", "tolist", "__bool__", "__int__")}
+
+    def refuse(name: str):
+        def method(self: Tensor, *args: object) -> object:
+            host = self.dtype == torch.int64 and self.ndim <= 1  # clocks, counts of skips
+            assert host, f"{name} of a tensor of shape {tuple(self.shape)}"
+            return real[name](self, *args)
+
+        return method
+
+    for name in real:
+        monkeypatch.setattr(Tensor, name, refuse(name))
+    optimizer.step()
+
+
+# When a basis starts ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["deva-sinf", "soap", "splus", "shampoo"])
+def test_the_basis_starts_with_the_first_gradient_that_is_not_zero(name):
+    p = nn.Parameter(torch.randn(4, 4, dtype=torch.float64))
+    optimizer = OPTIMIZERS[name]([p], weight_decay=0.0)
+    before = p.detach().clone()
+    for _ in range(25):  # past two refreshes
+        p.grad = torch.zeros_like(p)
+        optimizer.step()
+    assert torch.equal(p, before)
+    G = torch.randn(4, 4, dtype=torch.float64)
+    p.grad = G.clone()
+    optimizer.step()
+    state = optimizer.state[p]
+    if name == "shampoo":
+        return
+    L = G @ G.mT
+    assert off_diagonal(L, state["basis_left"]) < 1e-12
+    assert state["clock"] == (0 if name == "soap" else 1)
+
+
+def test_a_batch_starts_matrix_by_matrix():
+    """An expert without tokens in the first steps moves as if it had not been there for them."""
+    grads = [torch.randn(3, 4, 5, dtype=torch.float64) for _ in range(9)]
+    for G in grads[:4]:
+        G[1] = 0
+    p = nn.Parameter(torch.zeros(3, 4, 5, dtype=torch.float64))
+    alone = nn.Parameter(torch.zeros(4, 5, dtype=torch.float64))
+    settings = {"weight_decay": 0.0, "refresh_every": 100, "sides": "short"}
+    optimizer = do.DeVASinf([p], **settings)
+    for G in grads:
+        p.grad = G
+        optimizer.step()
+    optimizer = do.DeVASinf([alone], **settings)
+    for G in grads[4:]:
+        alone.grad = G[1]
+        optimizer.step()
+    torch.testing.assert_close(p[1], alone, rtol=0, atol=1e-14)  # rounding of float64
+    assert p[0].abs().sum() > 0
+
+
+def test_the_gradient_is_judged_in_the_basis_of_those_before_it():
+    p = nn.Parameter(torch.zeros(4, 4, dtype=torch.float64))
+    optimizer = do.DeVASinf([p], refresh_every=2)
+    bases_seen = []
+    for i in range(7):
+        p.grad = torch.randn(4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(i))
+        optimizer.step()
+        bases_seen.append(optimizer.state[p]["basis_left"].clone())
+    changed = [not torch.equal(a, b) for a, b in pairwise(bases_seen)]
+    assert changed == [True, False, True, False, True, False]  # renewed after steps 2, 4, 6

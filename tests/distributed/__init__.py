@@ -1,0 +1,1 @@
+"""Tests of several ranks: `deva_optim.distributed`."""

@@ -1,0 +1,1 @@
+"""Tests of every optimizer as a user has it: `deva_optim.optimizers`."""

@@ -1,0 +1,206 @@
+"""Options, parameter groups and schedules of every optimizer."""
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch.optim import lr_scheduler
+
+from helpers import (
+    OPTIMIZERS,
+    OPTIONS,
+    SHAPES,
+    History,
+    Params,
+    advance,
+    build,
+    clones,
+    close,
+    descend,
+    differ,
+    every_class,
+    gradients,
+    losses,
+    parameters,
+    same,
+    trained,
+    zeros,
+)
+
+
+@every_class
+@pytest.mark.parametrize("foreach", [True, False])
+def test_tensor_lr_agrees_with_a_float(name: str, foreach: bool) -> None:
+    start = parameters(*SHAPES, dtype=torch.float64)
+    history = gradients(start, 5)
+    lr = torch.tensor(0.01, dtype=torch.float64)
+    ours, theirs = (trained(name, start, history, lr=x, foreach=foreach) for x in (lr, 0.01))
+    # U times a tensor is rounded before it is subtracted, U times a number may not be: each of five
+    # steps is off by an ulp of a weight, which is below 8. Nothing amplifies it: the gradients are
+    # given. The margin is 16.
+    close(ours, theirs, atol=16 * 5 * 8 * 2**-53)
+
+
+@every_class
+def test_tensor_lr_may_be_changed_in_place(name: str) -> None:
+    start = parameters((4, 4), (5,), dtype=torch.float64)
+    history = gradients(start, 6)
+    params, lr = clones(start), torch.tensor(2**-6, dtype=torch.float64)
+    optimizer = build(name, params, lr=lr)
+    advance(optimizer, params, history[:3])
+    before = clones(params)
+    lr.zero_()
+    advance(optimizer, params, history[3:4])
+    same(params, before)
+    lr.fill_(2**-5)
+    advance(optimizer, params, history[4:])
+
+    plain = clones(start)
+    other = build(name, plain)
+    for rate, grads in zip([2**-6] * 3 + [0.0] + [2**-5] * 2, history, strict=True):
+        for group in other.param_groups:
+            group["lr"] = rate
+        advance(other, plain, [grads])
+    close(params, plain)
+
+
+@every_class
+def test_groups_have_their_own_rate_and_decay(name: str) -> None:
+    settings = [{"lr": lr, "weight_decay": wd} for lr in (0.0, 0.01, 0.02) for wd in (0.0, 0.3)]
+    start = parameters(*(shape for _ in settings for shape in ((4, 4), (5,))))
+    pairs = [slice(2 * i, 2 * i + 2) for i in range(len(settings))]
+    history = gradients(start, 5)
+    params = clones(start)
+    groups = [
+        {"params": params[pair], **OPTIONS, **setting}
+        for pair, setting in zip(pairs, settings, strict=True)
+    ]
+    advance(OPTIMIZERS[name](groups), params, history)
+    for pair, setting in zip(pairs, settings, strict=True):
+        own = [grads[pair] for grads in history]
+        same(params[pair], trained(name, start[pair], own, **setting))
+    same(params[:4], start[:4])  # a rate of zero
+
+
+@every_class
+def test_decay_needs_no_gradient_but_zero(name: str) -> None:
+    start = parameters((4, 4), (3, 5), (5,))
+    ours = trained(name, start, zeros(start, 3), weight_decay=0.5)
+    assert all((p.abs() < q.abs()).all() for p, q in zip(ours, start, strict=True))
+
+
+@every_class
+def test_a_group_may_be_added_later(name: str) -> None:
+    start = parameters((4, 4), (3, 4), (5,))
+    history = gradients(start, 8)
+    params = clones(start)
+    optimizer = build(name, params[:1])
+    advance(optimizer, params[:1], [grads[:1] for grads in history[:4]])
+    optimizer.add_param_group({"params": params[1:], **OPTIONS, "lr": 2**-5})
+    advance(optimizer, params, history[4:])
+    same(params[:1], trained(name, start[:1], [grads[:1] for grads in history]))
+    same(params[1:], trained(name, start[1:], [grads[1:] for grads in history[4:]], lr=2**-5))
+
+
+@every_class
+def test_a_group_added_later_is_as_one_from_the_start(name: str) -> None:
+    start = parameters((4, 4), (5,))
+    history = gradients(start, 3)
+    early, late = clones(start), clones(start)
+    first = OPTIMIZERS[name]([{"params": early[:1]}, {"params": early[1:]}])
+    second = OPTIMIZERS[name]([{"params": late[:1]}])
+    second.add_param_group({"params": late[1:]})
+    advance(first, early, history)
+    advance(second, late, history)
+    same(late, early)
+
+
+@every_class
+def test_names_change_nothing(name: str) -> None:
+    start = parameters(*SHAPES)
+    history = gradients(start, 5)
+    params = clones(start)
+    optimizer = build(name, [(f"part{i}", p) for i, p in enumerate(params)])
+    advance(optimizer, params, history)
+    same(params, trained(name, start, history))
+    names = itertools.chain.from_iterable(group["param_names"] for group in optimizer.param_groups)
+    assert set(names) == {f"part{i}" for i in range(len(SHAPES))}
+
+
+SCHEDULERS = {
+    "step": lambda o: lr_scheduler.StepLR(o, 2),
+    "cosine": lambda o: lr_scheduler.CosineAnnealingLR(o, 6),
+    "warm-up": lambda o: lr_scheduler.SequentialLR(
+        o, [lr_scheduler.LinearLR(o, 0.1, total_iters=3), lr_scheduler.ExponentialLR(o, 0.8)], [3]
+    ),
+    "plateau": lambda o: lr_scheduler.ReduceLROnPlateau(o, patience=0),
+    "one-cycle": lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=6),
+    "cyclic": lambda o: lr_scheduler.CyclicLR(o, 0.01, 0.1, step_size_up=3),
+}
+
+
+def replayed(name: str, start: Params, history: History, settings: list[dict[str, Any]]) -> Params:
+    params = clones(start)
+    optimizer = build(name, params)
+    for setting, grads in zip(settings, history, strict=True):
+        optimizer.param_groups[0].update(setting)
+        advance(optimizer, params, [grads])
+    return params
+
+
+@every_class
+@pytest.mark.parametrize("schedule", SCHEDULERS)
+def test_schedulers_are_obeyed(name: str, schedule: str) -> None:
+    start = parameters((4, 4))
+    history = gradients(start, 6)
+    params = clones(start)
+    optimizer = build(name, params)
+    scheduler = SCHEDULERS[schedule](optimizer)
+    seen = []
+    for grads in history:
+        seen.append({key: optimizer.param_groups[0][key] for key in ("lr", "betas")})
+        advance(optimizer, params, [grads])
+        scheduler.step(*([1.0] if schedule == "plateau" else []))
+    same(params, replayed(name, start, history, seen))
+    assert differ(params, trained(name, start, history))
+    if schedule in ("one-cycle", "cyclic"):
+        rates = [{"lr": setting["lr"]} for setting in seen]
+        assert differ(params, replayed(name, start, history, rates))
+
+
+@every_class
+def test_scheduler_moves_a_tensor_lr(name: str) -> None:
+    start = parameters((4, 4), (5,), dtype=torch.float64)
+    ends = []
+    for lr in (torch.tensor(2**-6, dtype=torch.float64), 2**-6):
+        params = clones(start)
+        optimizer = build(name, params, lr=lr)
+        scheduler = lr_scheduler.StepLR(optimizer, 2, 0.5)
+        torch.manual_seed(1)
+        for grads in gradients(params, 6):
+            advance(optimizer, params, [grads])
+            scheduler.step()
+        ends.append(params)
+    close(*ends)  # one rounding apart at every step, as above
+
+
+@every_class
+def test_gradient_scaler(name: str) -> None:
+    start = parameters((4, 4), (3, 5), (5,))
+    targets = [torch.zeros_like(p) for p in start]
+    params, plain = clones(start), clones(start)
+    optimizer = build(name, params)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=2)
+    for k in range(6):
+        optimizer.zero_grad()
+        scaler.scale(losses(params, targets).sum()).backward()
+        if k == 3:  # an overflow: the scaler does not take this step
+            params[0].grad[0, 0] = torch.inf
+            before = clones(params)
+        scaler.step(optimizer)
+        scaler.update()
+        if k == 3:
+            same(params, before)
+    descend(build(name, plain), plain, targets, steps=5)
+    same(params, plain)  # scales are powers of two: they come off without rounding

@@ -1,0 +1,1 @@
+"""Tests of the way from a model to parameter groups: `deva_optim.routing`."""

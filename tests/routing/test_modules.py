@@ -1,0 +1,74 @@
+"""Which layers are heads, and what a parameter is called inside wrappers."""
+
+import torch
+from torch import nn
+
+from .architectures import (
+    MATRIX,
+    MODELS,
+    VECTOR,
+    NanoGPT,
+    Timm,
+    cut,
+    on_meta,
+    routes,
+)
+
+
+def test_a_linear_as_wide_as_the_positions_is_no_head() -> None:
+    found = routes(NanoGPT())
+    assert found["transformer.h.0.c_attn.weight"] == cut(3)
+    assert found["transformer.h.0.c_proj.weight"] == MATRIX
+    assert found["transformer.mix.weight"] == MATRIX  # (64, 64), and wpe is (64, 64) too
+    assert found["lm_head.weight"] == VECTOR
+
+
+def test_the_last_layer_of_a_chain_is_its_head() -> None:
+    chain = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3))
+    assert routes(chain)["0.weight"] == MATRIX
+    assert routes(chain)["2.weight"] == VECTOR
+    assert (
+        routes(nn.Sequential(nn.Linear(8, 6)))["0.weight"] == MATRIX
+    )  # there is nothing before it
+
+
+def test_a_head_may_be_a_class_of_its_own() -> None:
+    class Codebooks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(4, 8, 16))
+
+    model = nn.ModuleDict({"body": nn.Linear(8, 8), "codebooks_head": Codebooks()})
+    assert routes(model)["codebooks_head.weight"] == VECTOR
+
+
+def test_a_head_may_have_the_attributes_of_a_convolution() -> None:
+    class Decoder(nn.Sequential):
+        kernel_size, groups = 3, 1
+
+    decoder = Decoder(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3))
+    found = routes(nn.ModuleDict({"body": nn.Linear(8, 8), "head": decoder}))
+    assert found["head.0.weight"] == MATRIX
+    assert found["head.2.weight"] == VECTOR
+
+
+def test_a_model_may_decline_to_name_its_head() -> None:
+    class Backbone(nn.Linear):
+        def get_output_embeddings(self) -> nn.Module:
+            raise NotImplementedError
+
+    assert routes(nn.ModuleList([Backbone(4, 4)]))["0.weight"] == MATRIX
+
+
+def test_the_last_layer_of_a_block_is_not_a_head() -> None:
+    found = routes(on_meta(MODELS["encoder"]))
+    assert found["layers.1.linear2.weight"] == MATRIX
+
+
+def test_a_compiled_layer_keeps_its_name() -> None:
+    model = Timm()
+    model.blocks[0]["qkv"] = torch.compile(model.blocks[0]["qkv"], backend="eager")
+    model.head = torch.compile(model.head, backend="eager")
+    found = routes(torch.compile(model, backend="eager"))
+    assert found["_orig_mod.blocks.0.qkv._orig_mod.weight"] == cut(3)
+    assert found["_orig_mod.head._orig_mod.weight"] == VECTOR

@@ -1,0 +1,1 @@
+"""Trajectories of every method, recorded, and compared with those of later versions."""
