@@ -131,9 +131,8 @@ def stored() -> list[int]:
     start = weights(20 * ((24, 24),))
     params, optimizer, lay = shared("muon", start, "rows", foreach=False)
     found = []
-    advance_ = engine.advance_
 
-    def spy_(batch: Any) -> None:
+    def spy_(batch: Batch) -> None:
         gc.collect()
         tensors = [x for x in gc.get_objects() if type(x) is torch.Tensor and not x.is_meta]
         storages = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in tensors}
@@ -146,7 +145,7 @@ def stored() -> list[int]:
         with pytest.MonkeyPatch.context() as monkeypatch:
             monkeypatch.setattr(pipeline, "BUCKET", BUCKET)
             if k:  # the first step makes the state as well
-                monkeypatch.setattr(engine, "advance_", spy_)
+                monkeypatch.setattr("deva_optim.optimizer.advance_", spy_)
             optimizer.step()
     return found
 
