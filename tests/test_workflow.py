@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from helpers import PROJECT, ROOT
+from portability import NUMERICAL, TESTS
 
 WORKFLOW = ROOT / ".github/workflows/ci.yml"
 CLASSIFIER = "Programming Language :: Python :: "
@@ -70,3 +71,9 @@ def test_actions_are_official_and_of_a_major_version(jobs: dict[str, Any]) -> No
     used = [step["uses"] for job in jobs.values() for step in job["steps"] if "uses" in step]
     assert used
     assert all(re.fullmatch(r"actions/[a-z-]+@v\d+", name) for name in used)
+
+
+def test_portability_names_tests_that_there_are() -> None:
+    for name in NUMERICAL:
+        file, _, function = name.partition("::")
+        assert f"def {function or 'test_'}" in (TESTS / file).read_text("utf-8"), name
