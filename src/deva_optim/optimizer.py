@@ -37,12 +37,12 @@ class BaseOptimizer(Optimizer):
         covariance_left, …    L and R; of a large one only the lower half is kept up to date
         basis_left, …         Q_L and Q_R, or root_left, … of Shampoo
         iterate_avg           the average of SPlus's iterates
-        clock                 what times the refreshes: it runs from the phase of the parameter on
-                              once a first basis is chosen, and is −1 less the phase before that
+        clock                 steps since the first basis, plus the phase of the parameter;
+                              −1 − phase until there is one
         waiting               matrices of the parameter that have no basis yet
         idle                  steps of the parameter that did not count for one of its matrices
         exponent              e of the units 2^e that a matrix is measured in: 0 for gradients of
-                              ordinary size, −∞ before the first one. exp_avg and exp_avg_rows,
+                              ordinary size, −2³¹ before the first one. exp_avg and exp_avg_rows,
                               _cols are over 2^e, exp_avg_sq and the covariances over 4^e
 
     A weight that is split into parts of unequal size numbers what belongs to a part: basis_left.0.

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from .core.directions import MSIGN_KINDS
 from .core.matrices import Layout, parts
-from .core.methods import METHODS, RESTS, VARIANTS, method_of
+from .core.methods import ELEMENTWISE, METHODS, VARIANTS, method_of
 from .core.state import DTYPES
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ OPTIONS: Final[Mapping[str, Option]] = {
         "A side that is longer than this keeps the identity as its basis."),
     "skip_first": Option(_flag, False,
         "Let the first gradient choose the bases and do nothing else."),
-    "rest": Option(_one_of(*RESTS), "adamw",
+    "rest": Option(_one_of(*ELEMENTWISE), "adamw",
         'The method for what is not a matrix: `"adamw"`, `"deva-linf"`, `"signum"` or `"lion"`. '
         "Pass `param_groups(model)` to give it embeddings and output heads as well."),
     "rest_betas": Option(_betas, (0.9, 0.99),

@@ -180,8 +180,7 @@ def zero_matrices_rest(subject: Subject, before: list[Before]) -> None:
 
 def rests(reading: Reading) -> bool:
     """Whether a method leaves a matrix alone whose gradient is zero."""
-    name = reading.method.name
-    return name in ("muon", "adamuon", "normuon", "splus") or name.startswith("deva-sinf")
+    return reading.method.rests
 
 
 def _zero_matrices(G: Tensor, dtype: torch.dtype) -> Tensor:

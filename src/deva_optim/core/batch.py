@@ -47,7 +47,7 @@ class Item:
         param, grad, parts: Of the whole parameter, or of the block that this rank updates.
         finite: Whether the gradient is finite, 0-D; None if the host knows that it is.
         size: The norm of the gradient; a tensor if the host does not know it.
-        asks: Whether the host waits for the size: a step ago it was too large for its units.
+        overflowed: Whether its last gradient was too large for its units: the host waits once more.
         counted: Whether the count of steps was advanced.
         clock: Steps since the first basis, plus its phase; −1 − phase until there is one.
         waiting: How many of its matrices have no basis yet.
@@ -64,7 +64,7 @@ class Item:
     parts: tuple[Part, ...]
     finite: Tensor | None = None
     size: Tensor | float = 0.0
-    asks: bool = False
+    overflowed: bool = False
     counted: Tensor | bool = True
     clock: int = -1
     waiting: int = 0
@@ -311,7 +311,8 @@ def batches(items: Iterable[Item]) -> Iterator[Batch]:
     for key, members in kinds.items():
         index, size = key[-1], _most(members[0])
         kind = Kind(members, index)
-        # A batch of matrices that begin or rest changes what its members count.
+        # Where matrices begin or rest, their counts of steps change during the step, so that such a
+        # batch shares no numbers with others.
         apart = members[0].waiting > 0 or kind.masked
         for start in range(0, len(members), size):
             some = slice(start, start + size)

@@ -115,7 +115,7 @@ def _screen_on_device(
     items: list[Item], sizes: Tensor, skips: SkipLog, too_large: set[str]
 ) -> None:
     for e, size in zip(items, sizes, strict=True):
-        e.size, e.finite, e.asks = size, size.isfinite(), e.reading.name in too_large
+        e.size, e.finite, e.overflowed = size, size.isfinite(), e.reading.name in too_large
         choose_units_(e)
     finite = torch.stack([e.finite for e in items])  # type: ignore[misc]
     skips.add_on_device([e.reading.name for e in items], finite)
@@ -168,7 +168,7 @@ def choose_units_(e: Item) -> None:
     for i in range(len(e.parts)):
         old, sizes = e.exponents(i), _sizes(e, i)
         new = old
-        asks = e.asks or e.waiting or {UNSET}.issuperset(old.flatten().tolist())
+        asks = e.overflowed or e.waiting or {UNSET}.issuperset(old.flatten().tolist())
         if on_host or (asks and bool(e.finite)):
             seen = sizes.cpu()
             held = seen < largest * torch.exp2(old.to(seen))

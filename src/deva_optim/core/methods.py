@@ -36,18 +36,18 @@ class Basis(NamedTuple):
         tracked: Whether the first gradient chooses the basis it is projected onto, and a power
             iteration renews it; otherwise the first step has the identity, and a full
             decomposition renews it.
-        before: Whether the gradient takes part in what is applied to it.
+        includes_gradient: Whether the gradient of a step is in the roots that are applied to it.
     """
 
     label: str
     keeps: str
     tracked: bool = False
-    before: bool = False
+    includes_gradient: bool = False
 
 
 TRACKED: Final = Basis("eigenvectors, tracked", "basis", tracked=True)
 DECOMPOSED: Final = Basis("eigenvectors", "basis")
-INVERSE_ROOT: Final = Basis("inverse roots", "root", before=True)
+INVERSE_ROOT: Final = Basis("inverse roots", "root", includes_gradient=True)
 
 
 class Method(NamedTuple):
@@ -147,7 +147,7 @@ METHODS: Final[Mapping[str, Method]] = MappingProxyType({row.name: row for row i
 
 VARIANTS: Final = ("default", "factored", "instantaneous", "whitened", "ungrafted")
 
-RESTS: Final = tuple(name for name, row in METHODS.items() if row.vector is None)
+ELEMENTWISE: Final = tuple(name for name, row in METHODS.items() if row.vector is None)
 """The elementwise methods: what may take the parameters that are not matrices."""
 
 

@@ -90,21 +90,21 @@ def _true_dtypes(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def check_loaded(readings: Iterable[Reading], state: Mapping[Tensor, dict[str, Any]]) -> None:
     """Raise an error if a state that was loaded lacks something, or is of another shape."""
-    for m in readings:
-        like = torch.empty(m.param.shape, dtype=m.param.dtype, device="meta")
-        for key, wanted in initial_state(like, m.group, m.method, m.parts).items():
-            if key not in state[m.param] and key.startswith("exponent"):
-                state[m.param][key] = Shield(_former_exponents(state[m.param], key, wanted))
-            x = state[m.param].get(key)
+    for r in readings:
+        like = torch.empty(r.param.shape, dtype=r.param.dtype, device="meta")
+        for key, wanted in initial_state(like, r.group, r.method, r.parts).items():
+            if key not in state[r.param] and key.startswith("exponent"):
+                state[r.param][key] = Shield(_former_exponents(state[r.param], key, wanted))
+            x = state[r.param].get(key)
             x = x.tensor if isinstance(x, Shield) else x
             if x is None:
                 raise ValueError(
-                    f"the state of {m.name} has no {key}; load one that was saved whole, by an "
+                    f"the state of {r.name} has no {key}; load one that was saved whole, by an "
                     "optimizer with the same options"
                 )
             if x.shape != wanted.shape:
                 raise ValueError(
-                    f"{key} of {m.name} must have shape {tuple(wanted.shape)}, got "
+                    f"{key} of {r.name} must have shape {tuple(wanted.shape)}, got "
                     f"{tuple(x.shape)}; load the state of a model of the same shapes"
                 )
 

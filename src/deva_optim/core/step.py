@@ -60,20 +60,23 @@ _T = TypeVar("_T", Tensor, Number)
 def advance_(b: Batch) -> None:
     """Take one step of a batch: weights, averages and bases."""
     basis = b.method.basis
+    has_roots = basis is not None and basis.includes_gradient
     if basis is not None:
         if b.items[0].waiting or b.nonzero is not None:
             start_(b)
-        if basis.before:
+        if has_roots:
             renew_roots_(b)
         elif basis.tracked and b.fresh is not None:
             accumulate_(b, where=b.fresh)  # 2  the first gradient chooses the basis
             choose_bases_(b, b.fresh)
     M, D = momentum_(b)  # 1
-    U, kappa = rooted_(b, M, D) if basis is not None and basis.before else update_(b, M, D)  # 3–5
+    U, kappa = (
+        rooted_(b, M, D) if basis is not None and basis.includes_gradient else update_(b, M, D)
+    )  # 3–5
     write_(b, U, kappa)  # 5
     if b.method.averages:
         average_iterates_(b)
-    if basis is not None and not basis.before:
+    if basis is not None and not has_roots:
         track_bases_(b)  # 6
     b.write_back()
 

@@ -18,14 +18,14 @@ from .exchange import BUCKET, Exchange, Transfer, buckets, gather, scatter
 from .placement import Placement, RankGroup
 
 
-class Item(Protocol):
+class Updatable(Protocol):
     """What an update works on: a gradient and a weight."""
 
     grad: Tensor
     param: Tensor
 
 
-E = TypeVar("E", bound=Item)
+E = TypeVar("E", bound=Updatable)
 B = TypeVar("B")
 
 

@@ -236,7 +236,7 @@ def _sums(group: RankGroup, params: list[Reading], grads: Grads) -> list[list[fl
 
 
 def _next_sums(b: Batch) -> Tensor:
-    """The sum that V of DeVA-ℓ∞ will have after this step, for each item of the batch."""
+    """The sum that V, an average of M², will have after this step, for each item of the batch."""
     beta1, beta2, _ = b.betas
     M = b.state["exp_avg"].lerp(b.G, 1 - beta1).flatten(1)
     V = b.state["exp_avg_sq"].flatten(1)

@@ -95,7 +95,7 @@ def _routed(group: dict[str, Any]) -> list[dict[str, Any]]:
     members = as_list(group["params"])
     params = [member[1] if isinstance(member, tuple) else member for member in members]
     if "role" in group or not params or len(set(map(id, params))) < len(params):
-        return [{**group, "params": members}]  # nothing to route, or an error for the engine
+        return [{**group, "params": members}]  # nothing to route, or an error for the optimizer
     return [{**r, **group, "params": r["params"], "role": r["role"]} for r in param_groups(members)]
 
 

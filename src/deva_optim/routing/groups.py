@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from .layouts import layout_options, matrices
 from .modules import model_parameters, without_numbers
-from .overrides import OPTIONS, Matcher, Setting, match_overrides, match_splits
+from .overrides import GROUP_OPTIONS, Matcher, Setting, match_overrides, match_splits
 from .rules import role_options
 
 
@@ -161,7 +161,7 @@ def _times(count: int, shape: tuple[int, ...]) -> str:
 def _header(group: Mapping[str, Any], number: int) -> str:
     """The name of a group, its options and its size."""
     hidden = "split_dim" if group.get("split") is None else None
-    keys = [key for key in OPTIONS if key != hidden and group.get(key) is not None]
+    keys = [key for key in GROUP_OPTIONS if key != hidden and group.get(key) is not None]
     options = ", ".join(f"{key} {group[key]}" for key in keys)
     tensors = [param[1] if isinstance(param, tuple) else param for param in group["params"]]
     plural, elements = "s" if len(tensors) != 1 else "", sum(tensor.numel() for tensor in tensors)

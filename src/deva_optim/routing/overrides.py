@@ -19,7 +19,7 @@ from .modules import ModelParameter, without_numbers
 Matcher = str | re.Pattern[str] | type[nn.Module]
 Setting = str | Mapping[str, Any]
 
-OPTIONS = ("role", "layout", "split", "split_dim", "lr", "weight_decay")
+GROUP_OPTIONS = ("role", "layout", "split", "split_dim", "lr", "weight_decay")
 
 
 def match_overrides(
@@ -51,8 +51,8 @@ def _checked_setting(setting: Setting) -> dict[str, Any]:
         check_choice("overrides: a setting", setting, ("matrix", "vector"))
         return {"role": setting}
     for key in setting:  # a key that resembles none of ours may be an option of the optimizer
-        near = difflib.get_close_matches(key, OPTIONS, n=1, cutoff=0.85)
-        if near and key not in OPTIONS:
+        near = difflib.get_close_matches(key, GROUP_OPTIONS, n=1, cutoff=0.85)
+        if near and key not in GROUP_OPTIONS:
             raise ValueError(f"overrides: a setting has the key {key!r}; did you mean {near[0]!r}?")
     if "params" in setting:
         raise ValueError("overrides: a setting cannot set 'params'; its matcher selects them")
