@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from project import ROOT
 
 import deva_optim
+from helpers import ROOT
 from import_figure import FIGURE, figure
 from imports import PACKAGE, Import, graph, graph_of_parts, imports, part_of
 from optimizers import OPTIMIZERS

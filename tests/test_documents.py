@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from project import ROOT
 from torch import Tensor, nn
 
+from helpers import ROOT
 from imports import PACKAGE
 
 README = (ROOT / "README.md").read_text("utf-8")

@@ -70,9 +70,7 @@ def advance_(b: Batch) -> None:
             accumulate_(b, where=b.fresh)  # 2  the first gradient chooses the basis
             choose_bases_(b, b.fresh)
     M, D = momentum_(b)  # 1
-    U, kappa = (
-        rooted_(b, M, D) if basis is not None and basis.includes_gradient else update_(b, M, D)
-    )  # 3–5
+    U, kappa = rooted_(b, M, D) if has_roots else update_(b, M, D)  # 3–5
     write_(b, U, kappa)  # 5
     if b.method.averages:
         average_iterates_(b)
