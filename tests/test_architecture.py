@@ -11,10 +11,9 @@ import pytest
 import torch
 
 import deva_optim
-from helpers import ROOT
+from helpers import OPTIMIZERS, ROOT
 from import_figure import FIGURE, figure
 from imports import PACKAGE, Import, graph, graph_of_parts, imports, part_of
-from optimizers import OPTIMIZERS
 
 LIBRARY = Path(deva_optim.__file__).parent
 PAGE = (ROOT / "docs" / "architecture.md").read_text("utf-8")
