@@ -37,6 +37,7 @@ NUMERICAL = [
     "optimizers/test_contract_step.py",
     "optimizers/test_peers.py",
     "optimizers/test_training.py",
+    "test_trajectories.py",
     "lab/test_gpt.py",
     "lab/test_image_models.py",
     "lab/test_quantities.py",

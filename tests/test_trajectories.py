@@ -1,7 +1,7 @@
 """Every optimizer takes the trajectories that the repository has a recording of, to rounding.
 
 A change that is meant to alter numbers says so in the CHANGELOG and records them anew:
-`python tests/trajectories.py reduce`. The checkpoints stay as they are.
+`python -m trajectories reduce`. The checkpoints stay as they are.
 """
 
 import json
@@ -10,7 +10,7 @@ import pytest
 from torch import Tensor
 
 from trajectories.cases import CASES, SHARED, Case
-from trajectories.record import REDUCED, of_ranks, reduced, trajectory
+from trajectories.record import REDUCED, of_ranks, reduced, same_to_rounding, trajectory
 
 RECORDED: dict[str, dict[str, float]] = json.loads(REDUCED.read_text("utf-8"))
 HELD = [name for name, case in CASES.items() if case.held]
@@ -18,8 +18,7 @@ OF_RANKS = [name for name, case in SHARED.items() if case.held]
 
 
 def hold(case: Case, found: dict[str, Tensor]) -> None:
-    # A mean of errors is no larger than the largest of them.
-    assert reduced(found) == pytest.approx(RECORDED[str(case)], rel=0, abs=case.rounding)
+    assert reduced(found) == same_to_rounding(case, RECORDED[str(case)])
 
 
 @pytest.mark.parametrize("name", [name for name in HELD if not CASES[name].loaded])

@@ -94,7 +94,7 @@ class BaseOptimizer(Optimizer):
         >>> optimizer = Muon([("weight", weight)], lr=0.1, msign="svd", weight_decay=0.0)
         >>> optimizer.step()
         >>> {key: round(x, 4) for key, x in optimizer.telemetry()["weight"].items()}
-        {'msign_error': 0.0, 'update_ratio': 0.0291, 'skipped': 0.0}
+        {'msign_error': 0.0, 'update_ratio': 0.0283, 'skipped': 0.0}
         """
         found = self._ranks.merged(self._records.rows())
         ordered = {r.name: found[r.name] for r in self.readings() if r.name in found}

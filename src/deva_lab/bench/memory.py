@@ -33,6 +33,7 @@ class State:
         counters: Bytes of what a parameter counts.
         matrix_counters: Bytes of what each matrix in a stack counts.
         units: What has an exponent of its own, of 8 bytes: each matrix, a parameter, or nothing.
+        rows: How many averages of n numbers.
     """
 
     moments: int
@@ -43,12 +44,18 @@ class State:
     counters: int = 0
     matrix_counters: int = 0
     units: Literal["matrix", "parameter"] | None = None
+    rows: int = 0
 
     @property
     def formula(self) -> str:
         """The numbers kept of an n×m matrix, s being its short side."""
         sides = "(n²+m²)" if self.sides == "both" else "s²"
-        sizes = ((self.moments, "nm"), (self.ends, "(n+m)"), (self.squares, sides))
+        sizes = (
+            (self.moments, "nm"),
+            (self.ends, "(n+m)"),
+            (self.rows, "n"),
+            (self.squares, sides),
+        )
         terms = [f"{count if count > 1 else ''}{size}" for count, size in sizes if count]
         small = "" if self.moment_bytes == 4 else f", nm in {self.moment_bytes} bytes"
         return " + ".join(terms) + small
@@ -67,7 +74,7 @@ class State:
     def _matrix(self, n: int, m: int) -> int:
         short = n * n + m * m if n == m else min(n, m) ** 2
         squares = n * n + m * m if self.sides == "both" else short
-        averages = self.moments * n * m + self.ends * (n + m)
+        averages = self.moments * n * m + self.ends * (n + m) + self.rows * n
         return self.moment_bytes * averages + 4 * self.squares * squares
 
 

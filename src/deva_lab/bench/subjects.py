@@ -77,8 +77,11 @@ def _elementwise(name: str, optimizer: Callable[..., Optimizer], moments: int) -
     return Subject(name, "ours", _plain(optimizer), state)
 
 
-def _spectral(name: str, optimizer: Callable[..., Optimizer], moments: int) -> Subject:
-    return Subject(name, "ours", _plain(optimizer), State(moments, counters=4, units="matrix"))
+def _spectral(
+    name: str, optimizer: Callable[..., Optimizer], moments: int, rows: int = 0
+) -> Subject:
+    state = State(moments, counters=4, units="matrix", rows=rows)
+    return Subject(name, "ours", _plain(optimizer), state)
 
 
 def _with_basis(
@@ -133,6 +136,7 @@ _ROWS: Final = (
     _with_basis("deva-both-bf16",     _based(do.DeVASinf, state_dtype=_BF16), 2, width=2),
     _spectral("muon",                 do.Muon, 1),
     _spectral("adamuon",              do.AdaMuon, 2),
+    _spectral("normuon",              do.NorMuon, 1, rows=1),
     _with_basis("soap",               _based(do.SOAP), 2),
     _with_basis("soap-short",         _based(do.SOAP, sides="short"), 2, short=True),
     _with_basis("shampoo",            _based(do.Shampoo), 2),

@@ -39,7 +39,8 @@ def norms_of(result: Result) -> tuple[list[int], Norms]:
     times = [record["step"] * result["units"] for record in records]
     names = layers(result["settings"]["size"])
     norms = {
-        name: [record["matrices"][ours]["gamma_norm"] for record in records]
+        # A matrix that has had no gradient yet rests, and has no row: its Γ is zero.
+        name: [record["matrices"].get(ours, {}).get("gamma_norm", 0.0) for record in records]
         for name, (ours, _) in names.items()
     }
     return times, norms

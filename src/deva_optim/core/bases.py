@@ -89,19 +89,26 @@ def eigenbasis_(L: Tensor, Q: Tensor) -> None:
     Q.copy_(_solve(decompose, L, keep=Q))
 
 
-def refresh_(L: Tensor, Q: Tensor) -> None:
+def refresh_(L: Tensor, Q: Tensor, *, rank: Number = torch.inf) -> None:
     """Q ← the Q of a QR of L Q, a power iteration, its columns in the order they had.
 
     QR favours the columns that come first, so they are sorted by Rayleigh quotient for it and put
     back afterwards: whatever was measured along column i of Q still belongs to column i. Of a
-    column in the null space L leaves nothing but rounding: it is taken as it is.
+    column in the null space L leaves nothing but rounding: it is taken as it is. So are those
+    beyond the rank of L, which is known while few gradients have been taken in: after the first
+    columns L Q has nothing for them that is not in these.
     """
     mirror_(L)
     noise = _noise(L)
+    old = Q.clone() if isinstance(rank, Tensor) or rank < Q.shape[-1] else None
     strips = torch.split(Q, _STRIP, -1)
     rayleigh = torch.cat([_multiply_(L, columns, noise) for columns in strips], -1)
     order = rayleigh.argsort(dim=-1, descending=True, stable=True)
     _reorder_(Q, order)
+    if old is not None:
+        _reorder_(old, order)
+        beyond = torch.arange(Q.shape[-1], device=Q.device) >= rank
+        Q.copy_(torch.where(beyond, old, Q))
     try:
         orthonormalise_(Q)
     except LinAlgError:

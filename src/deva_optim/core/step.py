@@ -342,11 +342,18 @@ def track_bases_(b: Batch) -> None:
         for some in _together(b, "exp_avg", due):
             M = _take(some, b.state["exp_avg"])
             kept.append((some, value(restore(M, *_bases_of(b, some)))))
-    renew_(b, "basis", refresh_, due, known)
+    short = min(b.part.shape[-2:])
+    rank = b.counted(_ranks, short) if max(b.part.shape[-2:]) > short else torch.inf
+    renew_(b, "basis", refresh_, due, known, rank=rank)
     for some, M in kept:
         new, old = project(M, *_bases_of(b, some)), _take(some, b.state["exp_avg"])
         new = new if mask is None else torch.where(over(_take(some, mask), new), new, old)
         b.state["exp_avg"][some] = new
+
+
+def _ranks(t: Number, short: int) -> Number:
+    """The largest rank that a sum of t gradients can give a covariance."""
+    return t * short
 
 
 def _bases_of(b: Batch, some: list[int]) -> tuple[Tensor | None, Tensor | None]:
