@@ -94,16 +94,16 @@ def test_update_ratio_is_what_the_last_step_did(name):
     assert told == pytest.approx(float(ratio), rel=16 * 500 * 2**-24)
 
 
-def test_the_first_step_and_every_tenth_are_recorded_unless_told_otherwise():
+def test_the_first_step_and_every_hundredth_are_recorded_unless_told_otherwise():
     p = nn.Parameter(torch.eye(3))
     optimizer = do.Muon([("w", p)], lr=1.0, weight_decay=0.0)
     assert optimizer.telemetry() == {}
     ratios = []
-    for step in range(21):
+    for step in range(201):
         p.grad = torch.eye(3) + step * torch.ones(3, 3)
         optimizer.step()
         ratios.append(optimizer.telemetry()["w"]["update_ratio"])
-    assert [i for i in range(21) if i == 0 or ratios[i] != ratios[i - 1]] == [0, 10, 20]
+    assert [i for i in range(201) if i == 0 or ratios[i] != ratios[i - 1]] == [0, 100, 200]
 
 
 # LAPACK finds singular values, bases and signs of 4×4 matrices to some 4² · 2⁻⁵³ of their norm,

@@ -53,7 +53,7 @@ class BaseOptimizer(Optimizer):
 
     def __init__(self, params: ParamsT, method: str, options: Mapping[str, Any]) -> None:
         defaults = group_defaults(method, options)
-        self.telemetry_every = 10
+        self.telemetry_every = 100
         self._skips, self._records, self._steps = SkipLog(), Records(), 0
         self._read: tuple[list[Any], list[Reading]] = [], []
         ranks = Local(options.get("process_group"), options.get("wire_dtype"))
@@ -69,11 +69,11 @@ class BaseOptimizer(Optimizer):
     def telemetry(self) -> Telemetry:
         """What the last recorded step did to each matrix: name → quantity → value.
 
-        The first step is recorded and every tenth after it; `optimizer.telemetry_every` sets
-        another interval, and 0 turns it off. A recorded step costs about a fifth more and takes the
-        same trajectory, bit for bit. A parameter that is several matrices has a row for each,
-        numbered; one without a name is called by its place. The quantities, so far as the method
-        has them:
+        The first step of each matrix is recorded and every hundredth after it, not of all in the
+        same step; `optimizer.telemetry_every` sets another interval, and 0 turns it off. A recorded
+        step costs about a fifth more and takes the same trajectory, bit for bit. A parameter that
+        is several matrices has a row for each, numbered; one without a name is called by its place.
+        The quantities, so far as the method has them:
 
             gamma_norm    ‖Γ‖_F
             gamma_mean    the mean of Γ: 1 where every gradient is the same
@@ -132,16 +132,16 @@ class BaseOptimizer(Optimizer):
                 loss = closure()
         if not self.state:  # until now others may have been put in the place of parameters
             self._find_shared([r.param for r in self.readings()])
-        recorded = self.telemetry_every > 0 and self._steps % self.telemetry_every == 0
-        self._steps += 1
         updated, resting = screen(self.items(), self._skips)
         for e in resting:
             decay_(e)
-        for batch in batches(updated):
-            self._advance(batch, recorded)
+        for i, batch in enumerate(batches(updated)):
+            self._advance(batch, i)
         if self._shared:
-            for batch in self._ranks.batches(self.readings(), self.state, self._skips):
-                self._advance(batch, recorded)
+            shared = self._ranks.batches(self.readings(), self.state, self._skips)
+            for i, batch in enumerate(shared):
+                self._advance(batch, i)
+        self._steps += 1
         return loss
 
     def items(self) -> list[Item]:
@@ -179,9 +179,11 @@ class BaseOptimizer(Optimizer):
             self._read = key, read(self.param_groups, self.methods)
         return self._read[1]
 
-    def _advance(self, batch: Batch, recorded: bool) -> None:
-        if recorded and batch.items[0].reading.is_matrix:
-            batch.record = {}
+    def _advance(self, batch: Batch, place: int) -> None:
+        """Take the step of a batch, and record it if its turn has come, as it has in the first."""
+        every, steps = self.telemetry_every, self._steps
+        if every and (steps == 0 or (steps - place) % every == 0):
+            batch.record = {} if batch.items[0].reading.is_matrix else None
         advance_(batch)
         if batch.record is not None:
             self._records.add(batch)

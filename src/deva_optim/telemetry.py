@@ -1,7 +1,7 @@
 """What a step did: the numbers that it left behind for each matrix, under names that can be logged.
 
-A step that is recorded (every tenth, unless the optimizer is told otherwise) keeps a few numbers
-of what it computed; nothing is computed again to tell of them.
+A step that is recorded (every hundredth, unless the optimizer is told otherwise) keeps a few
+numbers of what it computed; nothing is computed again to tell of them.
 """
 
 from __future__ import annotations

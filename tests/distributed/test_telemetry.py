@@ -26,7 +26,9 @@ def made(name: str, layout: str | None) -> tuple[list[nn.Parameter], Optimizer, 
         lay = lambda x: placed(x, on, layout)  # noqa: E731
     params = [nn.Parameter(lay(x)) for x in weights()]
     group = {"params": list(zip(NAMES, params, strict=True)), "role": "auto", **OPTIONS}
-    return params, OPTIMIZERS[name]([{**group, "foreach": False}], **ranks), lay
+    optimizer = OPTIMIZERS[name]([{**group, "foreach": False}], **ranks)
+    optimizer.telemetry_every = 1
+    return params, optimizer, lay
 
 
 def told(names: tuple[str, ...], layout: str | None) -> list[Telemetry]:
