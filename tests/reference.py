@@ -302,8 +302,10 @@ def muon(X: Array, grads: Sequence[Array], o: Settings) -> Iterator[Array]:
         yield X
 
 
-def adamuon(X: Array, grads: Sequence[Array], o: Settings) -> Iterator[Array]:
-    """Yield X after each step of AdaMuon."""
+def adamuon(
+    X: Array, grads: Sequence[Array], o: Settings, by_rows: bool = False
+) -> Iterator[Array]:
+    """Yield X after each step of AdaMuon; `by_rows`, of NorMuon, which has one number a row."""
     beta1, beta2 = o.betas[:2]
     M, V = np.zeros_like(X), np.zeros_like(X)
     for G in grads:
@@ -313,26 +315,10 @@ def adamuon(X: Array, grads: Sequence[Array], o: Settings) -> Iterator[Array]:
             continue
         M = beta1 * M + (1 - beta1) * G
         D = looked_ahead(M, G, o)
-        O_t = msign(D if o.sign_stabilize is False else np.sign(D), o.msign)
-        V = beta2 * V + (1 - beta2) * O_t**2
+        O_t = msign(D if o.sign_stabilize is False or by_rows else np.sign(D), o.msign)
+        squares = np.array([[np.mean(row**2)] * len(row) for row in O_t]) if by_rows else O_t**2
+        V = beta2 * V + (1 - beta2) * squares
         U = ratio(O_t, np.sqrt(V) + o.eps)
-        X = decayed(X, with_norm(U, 0.2 * float(np.sqrt(X.size))), o)
-        yield X
-
-
-def normuon(X: Array, grads: Sequence[Array], o: Settings) -> Iterator[Array]:
-    """Yield X after each step of NorMuon."""
-    beta1, beta2 = o.betas[:2]
-    M, v = np.zeros_like(X), np.zeros(len(X))
-    for G in grads:
-        if not G.any():
-            X = decayed(X, G, o)
-            yield X
-            continue
-        M = beta1 * M + (1 - beta1) * G
-        O_t = msign(looked_ahead(M, G, o), o.msign)
-        v = beta2 * v + (1 - beta2) * np.array([np.mean(row**2) for row in O_t])
-        U = ratio(O_t, np.sqrt(v)[:, None] + o.eps)
         X = decayed(X, with_norm(U, 0.2 * float(np.sqrt(X.size))), o)
         yield X
 
@@ -454,7 +440,7 @@ ELEMENTWISE: dict[str, Method] = {
 MATRIX: dict[str, Method] = {
     "muon": muon,
     "adamuon": adamuon,
-    "normuon": normuon,
+    "normuon": partial(adamuon, by_rows=True),
     "soap": soap,
     "deva-sinf": deva_sinf,
     "deva-sinf-factored": partial(deva_sinf, variant="factored"),
