@@ -83,6 +83,26 @@ FOUND = {
     "the gamma of a zero gradient without eps": Case(
         "adamuon", groups=(Group({"eps": 0.0}),), steps=steps(Grad("zero"))
     ),
+    "the gamma of a huge gradient with zero rows": Case(
+        "deva-sinf-factored",
+        params=(Param((2, 2), seed=731691),),
+        groups=(Group({"state_dtype": torch.bfloat16, "momentum": 0.5}),),
+        steps=(Step((Grad("zero-rows", 3e38),), seed=787567),),
+    ),
+    # its norm overflowed, although its units could hold it
+    "a gradient whose square overflows in float64, on a device": Case(
+        "lion",
+        params=(Param((2, 3), torch.float64, seed=335395),),
+        steps=(Step((Grad(scale=1e100),), seed=516717), Step((Grad(scale=1e154),), seed=522898)),
+        path="device",
+    ),
+    # a momentum that is kept in the basis was written onto itself
+    "a refresh of matrices that have no basis": Case(
+        "soap",
+        params=(Param((1, 3, 3), seed=829976),),
+        groups=(Group({"refresh_every": 1, "max_dim": 2}),),
+        steps=steps(Grad(), Grad(), Grad()),
+    ),
 }
 
 

@@ -53,6 +53,7 @@ class Subject:
         late = {e[1] for s in case.steps for e in s.events if e[0] == "add"}
         self.joined = sorted(here - late or here)
         self.optimizer: Any = OPTIMIZERS[case.optimizer]([self._group(g) for g in self.joined])
+        self.optimizer.telemetry_every = 1
 
     def _group(self, g: int) -> dict[str, Any]:
         spec = self.case.groups[g]
