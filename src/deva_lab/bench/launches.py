@@ -66,6 +66,7 @@ def counted(name: str, shapes: Sequence[Shape], steps: int) -> tuple[float, floa
     params = [torch.empty(shape, device="meta", requires_grad=True) for shape in shapes]
     optimizer = SUBJECTS[name].build(params, Settings())
     assert isinstance(optimizer, BaseOptimizer)
+    optimizer.telemetry_every = 0
     for p in params:
         p.grad = torch.empty_like(p)
     for item in optimizer.items():  # what the first step would have done to the state

@@ -26,15 +26,15 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Placement, Replicate, Shard, distribute_tensor
 from torch.multiprocessing.spawn import start_processes
-from torch.optim import Optimizer
 
 import deva_optim as do
+from deva_optim.optimizer import BaseOptimizer
 
 from . import plan
 from .flops import count_flops
 from .shapes import Shape
 
-OPTIMIZERS: Final[dict[str, Callable[..., Optimizer]]] = {
+OPTIMIZERS: Final[dict[str, Callable[..., BaseOptimizer]]] = {
     "DeVA": do.DeVA,
     "SOAP": do.SOAP,
     "Muon": do.Muon,
@@ -128,6 +128,7 @@ def share(settings: RanksSettings, name: str, layout: str | None) -> Share:
         options["process_group"] = dist.group.WORLD
     params = [nn.Parameter(lay(torch.randn(shape, generator=generator))) for shape in shapes]
     optimizer = OPTIMIZERS[name](params, foreach=False, **options)
+    optimizer.telemetry_every = 0  # records are made of other matrices on each rank
 
     def step() -> None:
         for p in params:
