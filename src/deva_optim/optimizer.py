@@ -71,7 +71,7 @@ class BaseOptimizer(Optimizer):
 
         The first step of each matrix is recorded and every hundredth after it, not of all in the
         same step; `optimizer.telemetry_every` sets another interval, and 0 turns it off. A recorded
-        step costs about a fifth more and takes the same trajectory, bit for bit. A parameter that
+        step costs a few products more and takes the same trajectory, bit for bit. A parameter that
         is several matrices has a row for each, numbered; one without a name is called by its place.
         The quantities, so far as the method has them:
 
