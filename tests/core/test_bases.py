@@ -45,6 +45,25 @@ def test_a_refresh_keeps_the_basis_orthonormal_and_its_columns_in_place(n, seed,
     assert (cosines[kept] > 1 - 1e-6).all()
 
 
+@given(st.integers(3, 40), st.integers(1, 5), st.integers(0, 100))
+def test_a_refresh_keeps_what_a_covariance_of_low_rank_says_nothing_of(n, rank, seed):
+    """The range of L gets its columns, and the others change as little as they can."""
+    L = covariance(n, min(rank, n - 1), seed)
+    Q = torch.linalg.qr(covariance(n, seed=seed + 1)).Q  # every column has a part in the range
+    new = renewed(bases.refresh_, L, Q)
+    quotients = (new * (L @ new)).sum(0).sort(descending=True)
+    inside, outside = quotients.indices[: min(rank, n - 1)], quotients.indices[min(rank, n - 1) :]
+    # Rounding of L Q, times what it grows by where columns are nearly parallel in the range.
+    assert quotients.values[len(inside) :].abs().max() <= 1e-9 * L.trace()
+    # The old columns, made orthogonal to the new ones and to each other in their order.
+    order = (Q * (L @ Q)).sum(0).argsort(descending=True).tolist()
+    order = sorted(order, key=lambda i: i not in inside.tolist())
+    expected = torch.linalg.qr(torch.where(torch.isin(torch.arange(n), inside), new, Q)[:, order]).Q
+    cosines = (new[:, order] * expected).sum(0).abs()[len(inside) :]
+    assert len(outside) == len(cosines)
+    assert (cosines > 1 - 1e-6).all()
+
+
 def test_a_batch_is_refreshed_matrix_by_matrix():
     L = torch.stack([covariance(4, seed=i) for i in range(6)]).view(2, 3, 4, 4)
     Q = torch.eye(4, dtype=torch.float64).expand(2, 3, 4, 4)

@@ -119,6 +119,20 @@ def test_orthonormalise_is_the_q_of_a_qr(n, kind):
         torch.testing.assert_close(Q.abs(), expected.abs(), rtol=0, atol=1e-8)  # × condition, 1e6
 
 
+@pytest.mark.parametrize("n", [40, 600])
+def test_orthonormalise_says_which_columns_are_rounding(n):
+    generator = torch.Generator().manual_seed(n)
+    A = torch.randn(2, n, n, generator=generator, dtype=torch.float64)
+    A[:, :, 5] = A[:, :, 0] + 1e-4 * A[:, :, 5]  # nearly parallel to the first, and real
+    A[:, :, 9] = A[:, :, 1] - A[:, :, 5]
+    A[0, :, n - 1] = A[0, :, : n // 2].sum(-1)
+    expected = torch.zeros(2, n, dtype=torch.bool)
+    expected[:, 9] = expected[0, n - 1] = True
+    noise = 4 * torch.finfo(A.dtype).eps * A.norm(dim=(-2, -1)).unsqueeze(-1)
+    assert torch.equal(orthonormalise_(A.clone(), noise), expected)
+    assert orthonormalise_(A) is None
+
+
 # Norms -------------------------------------------------------------------------------------------
 
 

@@ -139,26 +139,28 @@ def test_the_gradient_is_judged_in_the_basis_of_those_before_it():
     assert changed == [True, False, True, False, True, False]  # renewed after steps 2, 4, 6
 
 
-def end_of(name: str, shape: tuple[int, int], shaken: float) -> Tensor:
+def end_of(name: str, shape: tuple[int, int], rank: int, shaken: float) -> Tensor:
     """The weight after twelve steps whose gradients are off by so much of themselves."""
     generator = torch.Generator().manual_seed(0)
     p = nn.Parameter(torch.randn(shape, generator=generator, dtype=torch.float64))
     optimizer = OPTIMIZERS[name]([{"params": [p], "role": "matrix", "refresh_every": 2}], lr=0.01)
     for _ in range(12):
-        G = torch.randn(shape, generator=generator, dtype=torch.float64)
+        left, right = (torch.randn(k, rank, generator=generator).double() for k in shape)
+        G = left @ right.mT
         p.grad = G * (1 + shaken * torch.randn(shape, generator=generator).sign().double())
         optimizer.step()
     return p.detach()
 
 
+@pytest.mark.parametrize("rank", [1, 3, 64])
 @pytest.mark.parametrize("shape", [(4, 64), (64, 4), (6, 9), (8, 8)], ids=str)
 @pytest.mark.parametrize("name", ["deva", "deva-sinf", "deva-sinf-whitened", "soap"])
-def test_no_trajectory_hangs_on_the_last_bit(name: str, shape: tuple[int, int]) -> None:
-    """Also while few gradients have not yet filled the covariance of the long side."""
+def test_no_trajectory_hangs_on_the_last_bit(name: str, shape: tuple[int, int], rank: int) -> None:
+    """Also while the gradients have not yet filled a covariance: that of the long side, or both."""
     # Twelve steps of 0.01 with entries of order one; a change of the gradient is magnified by the
     # matrix sign and over the gaps of eigenvalues, as in `ROUNDING` of the helpers. The margin is
     # 16. With a basis that is made of rounding the ends are 1e-3 apart.
     magnified = 16 * 12 * 0.01 * 500 * 1000
     shaken = 2**-46
-    difference = (end_of(name, shape, shaken) - end_of(name, shape, 0.0)).abs().max()
+    difference = (end_of(name, shape, rank, shaken) - end_of(name, shape, rank, 0.0)).abs().max()
     assert 0 < difference <= magnified * shaken

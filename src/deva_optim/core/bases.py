@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]  # torch does not list it
 
 from .linalg import Number, Product, mirror_, orthonormalise_, product, scalar_dtype
@@ -93,28 +93,36 @@ def refresh_(L: Tensor, Q: Tensor, *, rank: Number = torch.inf) -> None:
     """Q ← the Q of a QR of L Q, a power iteration, its columns in the order they had.
 
     QR favours the columns that come first, so they are sorted by Rayleigh quotient for it and put
-    back afterwards: whatever was measured along column i of Q still belongs to column i. Of a
-    column in the null space L leaves nothing but rounding: it is taken as it is. So are those
-    beyond the rank of L, which is known while few gradients have been taken in: after the first
-    columns L Q has nothing for them that is not in these.
+    back afterwards: whatever was measured along column i of Q still belongs to column i. Where L
+    leaves nothing but rounding of a column, the old column is taken: in the null space of L, beyond
+    its rank, as far as that is known (few gradients have been taken in), and where the columns
+    before have all that L makes of it, which only the QR can tell.
     """
     mirror_(L)
     noise = _noise(L)
-    old = Q.clone() if isinstance(rank, Tensor) or rank < Q.shape[-1] else None
-    strips = torch.split(Q, _STRIP, -1)
-    rayleigh = torch.cat([_multiply_(L, columns, noise) for columns in strips], -1)
-    order = rayleigh.argsort(dim=-1, descending=True, stable=True)
+    A = product(L, Q)
+    strips = zip(torch.split(Q, _STRIP, -1), torch.split(A, _STRIP, -1), strict=True)
+    rayleigh = torch.cat([(x * y).sum(-2) for x, y in strips], -1)
+    rayleigh, order = rayleigh.sort(dim=-1, descending=True, stable=True)
+    _reorder_(A, order)
     _reorder_(Q, order)
-    if old is not None:
-        _reorder_(old, order)
-        beyond = torch.arange(Q.shape[-1], device=Q.device) >= rank
-        Q.copy_(torch.where(beyond, old, Q))
+    rank = rank.squeeze(-1) if isinstance(rank, Tensor) else rank
+    rest = (rayleigh <= noise) | (torch.arange(Q.shape[-1], device=Q.device) >= rank)
+    A = torch.where(rest.unsqueeze(-2), Q, A)
     try:
-        orthonormalise_(Q)
+        # On an accelerator the host would have to wait for the answer, here and below.
+        spent = orthonormalise_(A, noise if Q.device.type == "cpu" else None)
+        if spent is not None and (spent := spent & ~rest).any():
+            A = torch.where((rest | spent).unsqueeze(-2), Q, product(L, Q))
+            last = spent.long().argsort(dim=-1, stable=True)
+            _reorder_(A, last)
+            orthonormalise_(A)
+            _reorder_(A, last.argsort(-1))
     except LinAlgError:
-        Q.fill_(torch.nan)
-    _reorder_(Q, order.argsort(-1))
-    if Q.device.type == "cpu" and not Q.sum().isfinite():  # an accelerator would have to wait
+        A.fill_(torch.nan)
+    _reorder_(A, order.argsort(-1))
+    Q.copy_(A)
+    if Q.device.type == "cpu" and not Q.sum().isfinite():
         Q.copy_(torch.eye(Q.shape[-1], dtype=Q.dtype))
         eigenbasis_(L, Q)
 
@@ -135,14 +143,6 @@ def inverse_root_(L: Tensor, P: Tensor, *, root: int, eps: Number) -> None:
     P.copy_(_solve(inverse_power, L, keep=P))
 
 
-def _multiply_(L: Tensor, X: Tensor, noise: Tensor) -> Tensor:
-    """X ← L X for some columns, but for those with xᵀ L x ≤ noise; returns xᵀ L x for each."""
-    Y = product(L, X)
-    rayleigh = (X * Y).sum(-2)
-    X.copy_(torch.where((rayleigh <= noise).unsqueeze(-2), X, Y))
-    return rayleigh
-
-
 def _noise(L: Tensor) -> Tensor:
     """What rounding can make of an eigenvalue or a Rayleigh quotient of L that is zero; …×1."""
     trace = L.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True)
@@ -150,25 +150,25 @@ def _noise(L: Tensor) -> Tensor:
 
 
 def _completed(Q: Tensor) -> Tensor:
-    """Nearly orthonormal columns n×k, and n − k axes, all made orthonormal, the last first; n×n.
+    """Nearly orthonormal columns n×k, and n − k more that make an orthonormal basis of them; n×n.
 
-    The columns come last, in their order, as eigenvectors do that belong to large eigenvalues. The
-    axes left out are those that the columns stand for best, the pivots of an LU decomposition, in
-    which the weights decide where columns treat axes alike. An axis that the columns have no part
-    in stays as it is.
+    The columns come last, in their order, as eigenvectors do that belong to large eigenvalues. They
+    take the places of the axes that they stand for best, the pivots of an LU decomposition, in
+    which the weights decide where columns treat axes alike. The reflections that turn these axes
+    into the columns turn the other axes into the rest: one that the columns have no part in stays.
     """
     n, k = Q.shape
-    wide = Q.to(scalar_dtype(Q.device))
+    wide = Q.flip(-1).to(scalar_dtype(Q.device))  # QR favours what comes first
     weights = torch.linspace(1, 0.5, n, dtype=wide.dtype, device=wide.device)
     pivots = torch.linalg.lu_factor(wide * weights.unsqueeze(-1)).pivots.tolist()
     axes = list(range(n))
     for i, j in enumerate(pivots):  # LAPACK's exchanges of rows, counted from one
         axes[i], axes[j - 1] = axes[j - 1], axes[i]
-    A = wide.new_zeros(n, n)
-    A[:, :k] = wide.flip(-1)  # QR favours what comes first
-    A[sorted(axes[k:]), range(k, n)] = 1
-    orthonormalise_(A)
-    return A.flip(-1).to(Q.dtype)
+    axes[k:] = sorted(axes[k:])
+    reflections, tau = torch.geqrf(wide[axes])
+    full = nn.functional.pad(reflections, (0, n - k))
+    full[axes] = torch.linalg.householder_product(full, tau)
+    return full.flip(-1).to(Q.dtype)
 
 
 def _reorder_(Q: Tensor, order: Tensor) -> None:

@@ -266,17 +266,41 @@ def inverse_norm(X: Tensor) -> Tensor:
 #     Q = H₁ H₂ ⋯       formed from the last panel to the first, where the reflections were kept
 
 
-def orthonormalise_(A: Tensor) -> None:
-    """A ← Q of A = Q R, for a contiguous batch of square matrices …×n×n."""
-    n = A.shape[-1]
+def orthonormalise_(A: Tensor, noise: Tensor | None = None) -> Tensor | None:
+    """A ← Q of A = Q R, for a contiguous batch of square matrices …×n×n.
+
+    If the columns of A are known up to `noise`, …×1, returns which of them are rounding, …×n: those
+    of which the columns before them leave nothing.
+    """
+    n, shape = A.shape[-1], A.shape[:-1]
     A = A.view(-1, n, n)
     if n < _PANELS_FROM:
-        A.copy_(torch.linalg.householder_product(*torch.geqrf(A)))
-        return
+        R, tau = torch.geqrf(A)
+        A.copy_(torch.linalg.householder_product(R, tau))
+        return None if noise is None else _rounding(R, noise.view(-1, 1)).view(shape)
     panels = [slice(start, min(start + _PANEL_WIDTH, n)) for start in range(0, n, _PANEL_WIDTH)]
     T = [_reflect_(A, columns) for columns in panels]
+    rounding = None if noise is None else _rounding(A, noise.view(-1, 1)).view(shape)
     for columns in reversed(panels):
         _form_(A, columns, T.pop())
+    return rounding
+
+
+def _rounding(R: Tensor, noise: Tensor) -> Tensor:
+    """The columns with |r_jj| ≤ margin · noise · (1 + Σ_{i<j} |r_ij / r_ii|).
+
+    A column of which little is left has a direction that is known to noise / r_ii only, and so is
+    what is left of every column with a part r_ij in it: that is the sum. Where next to nothing is
+    left there is no such part to speak of, because the direction is itself rounding. The margin is
+    for the errors of errors; float32 has no room for it, because covariances that training makes
+    have eigenvalues as small as that.
+    """
+    margin = 16 if R.dtype == torch.float64 else 1
+    own = R.diagonal(dim1=-2, dim2=-1).abs()
+    inverse = torch.where(own > 64 * noise, 1 / own, 0).unsqueeze(-2)
+    strips = enumerate(torch.split(R, _PANEL_WIDTH, -1))
+    growth = [product(inverse, strip.triu(-_PANEL_WIDTH * i).abs()) for i, strip in strips]
+    return own <= margin * noise * (1 + torch.cat(growth, -1).squeeze(-2))
 
 
 def _reflect_(A: Tensor, columns: slice) -> Tensor:
