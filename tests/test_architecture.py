@@ -22,9 +22,9 @@ PAGE = (ROOT / "docs" / "architecture.md").read_text("utf-8")
 PARTS: dict[str, set[str]] = {
     "deva_optim": {"clipping", "core", "optimizers", "routing"},
     "clipping": {"optimizer"},
-    "optimizers": {"averages", "core", "optimizer", "options", "routing"},
+    "optimizers": {"averages", "core", "optimizer", "options"},
     "averages": set(),
-    "optimizer": {"core", "local", "options", "telemetry"},
+    "optimizer": {"core", "local", "options", "routing", "telemetry"},
     "telemetry": {"core"},
     "routing": {"core", "options"},
     "local": {"core", "distributed", "options"},

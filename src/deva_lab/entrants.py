@@ -14,7 +14,6 @@ from torch import nn
 from torch.optim import Optimizer
 
 import deva_optim
-from deva_optim import param_groups
 
 from .authors import AuthorsDeVASinf
 from .errors import UsageError, unknown
@@ -46,7 +45,7 @@ ENTRANTS: Final[Mapping[str, Known]] = MappingProxyType(
         "adamw": Known(deva_optim.AdamW, TUNED["adamw"]),
         "signum": Known(deva_optim.Signum, 0.001),
         "lion": Known(deva_optim.Lion, 0.001),
-        "muon": Known(deva_optim.Muon, 0.01),
+        "muon": Known(deva_optim.Muon, 0.01, {"nesterov": False}),
         "adamuon": Known(deva_optim.AdaMuon, 0.01),
         "normuon": Known(deva_optim.NorMuon, 0.01),
         "soap": Known(deva_optim.SOAP, 0.01),
@@ -119,13 +118,9 @@ class Entrant:
         options = {**known.options, **dict(self.options)}
         if ranks is not None and "process_group" in inspect.signature(known.build).parameters:
             options["process_group"] = ranks
-        rest_lr = options.pop("rest_lr", None)
         if known.build is torch.optim.AdamW:
             return known.build(model.parameters(), lr=lr, **options)
-        groups = param_groups(model)
-        if rest_lr is not None:
-            groups = [{**g, "lr": rest_lr} if g["role"] == "vector" else g for g in groups]
-        return known.build(groups, lr=lr, **options)
+        return known.build(model, lr=lr, **options)
 
     def check(self) -> None:
         """Raises what the optimizer has to say against the options."""
@@ -167,7 +162,7 @@ def options_of(name: str) -> dict[str, Option]:
     known = ENTRANTS[name]
     texts: Mapping[str, str] = getattr(known.build, "arguments", {})  # PyTorch's have none
     usual = {"lr": known.lr, **known.options}
-    found = {
+    return {
         key: Option(
             _type(parameter.annotation),
             _written(usual.get(key, parameter.default)),
@@ -176,9 +171,6 @@ def options_of(name: str) -> dict[str, Option]:
         for key, parameter in inspect.signature(known.build, eval_str=True).parameters.items()
         if key not in _NOT_OPTIONS
     }
-    if texts:
-        found["rest_lr"] = Option("float", "lr", "Learning rate of what is not a hidden matrix.")
-    return found
 
 
 def _type(annotation: Any) -> str:

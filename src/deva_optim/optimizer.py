@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar, overload
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, ParamsT, StateDict
 
 from .core.balance import first_phases
@@ -20,7 +20,9 @@ from .core.skips import SkipLog
 from .core.state import check_loaded, named_dtypes, unwrap_, wrapped
 from .core.step import advance_, decay_
 from .local import Local, Strategy
-from .options import DEFAULTS, as_list, check_parameter, checked_group, group_defaults
+from .options import check_parameter, checked_group, complete_, group_defaults
+from .routing.groups import param_groups
+from .routing.roles import Rates, assigned
 from .telemetry import Records, Telemetry, numbered
 
 
@@ -51,15 +53,22 @@ class BaseOptimizer(Optimizer):
     methods: ClassVar[Mapping[str, Method]] = METHODS
     arguments: ClassVar[Mapping[str, str]]  # of a class that is `documented`: name → what it is
 
-    def __init__(self, params: ParamsT, method: str, options: Mapping[str, Any]) -> None:
+    by_model: ClassVar[bool] = False  # whether groups without a role are routed as a model is
+
+    def __init__(
+        self, params: nn.Module | ParamsT, method: str, options: Mapping[str, Any]
+    ) -> None:
         defaults = group_defaults(method, options)
+        self._rates = Rates(options)
         self.telemetry_every = 100
         self._skips, self._records, self._steps = SkipLog(), Records(), 0
         self._read: tuple[list[Any], list[Reading]] = [], []
         ranks = Local(options.get("process_group"), options.get("wire_dtype"))
         self._ranks: Strategy = ranks
         self._shared: Collection[Tensor] = ()  # the parameters that several ranks share
-        super().__init__(params, defaults)
+        groups = param_groups(params) if isinstance(params, nn.Module) else params
+        super().__init__(groups, defaults)
+        self._rates.warn_of_unused()
 
     @property
     def skipped(self) -> int:
@@ -101,9 +110,19 @@ class BaseOptimizer(Optimizer):
         return numbered(ordered, self._skips.of)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group of parameters, checked before anything is changed."""
-        group = checked_group(self.defaults, param_group)
-        group["params"] = as_list(group["params"])
+        """Add a group of parameters, as several if they differ in role or rate.
+
+        An error leaves the groups as they were.
+        """
+        before = len(self.param_groups)
+        try:
+            for group in assigned(param_group, by_model=self.by_model, rates=self._rates):
+                self._add(checked_group(self.defaults, group))
+        except (TypeError, ValueError):
+            del self.param_groups[before:]
+            raise
+
+    def _add(self, group: dict[str, Any]) -> None:
         known = {id(p) for g in self.param_groups for p in g["params"]}
         for i, member in enumerate(group["params"]):
             default = f"parameter {i} of group {len(self.param_groups)}"
@@ -114,7 +133,10 @@ class BaseOptimizer(Optimizer):
             if id(param) in known:
                 raise ValueError(f"{name} is given twice; every parameter belongs to one group")
             known.add(id(param))
+        absent = self.defaults.keys() - group.keys()
         super().add_param_group(group)
+        for key in absent:  # torch adds all defaults, also those that a group of vectors has not
+            del group[key]
         self._find_shared(self.param_groups[-1]["params"])
 
     @overload
@@ -241,15 +263,17 @@ class BaseOptimizer(Optimizer):
             )
         own = {
             key: getattr(self, key)
-            for key in ("_skips", "_records", "_steps", "_ranks", "_shared", "telemetry_every")
+            for key in (
+                *("_skips", "_records", "_steps", "_ranks", "_shared", "_rates"),
+                "telemetry_every",
+            )
         }
         return {**super().__getstate__(), **own, "_read": ([], [])}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        for group in self.param_groups:  # a checkpoint from before an option existed
-            for key, value in DEFAULTS.items():
-                group.setdefault(key, value)
+        for group in self.param_groups:
+            complete_(group)
 
     @torch.no_grad()
     def _blocks(self, key: str) -> dict[Tensor, Tensor]:

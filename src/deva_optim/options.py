@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, Ty
 import torch
 from torch import Tensor
 
-from .core.directions import MSIGN_KINDS
+from .core.directions import JORDAN, MSIGN_KINDS
 from .core.matrices import Layout, parts
 from .core.methods import ELEMENTWISE, METHODS, VARIANTS, method_of
 from .core.state import DTYPES
@@ -69,6 +69,9 @@ _any = _must_be("anything", lambda x: True)
 _flag = _must_be("True or False", lambda x: isinstance(x, bool), TypeError)
 _flag_or_none = _must_be("None, True or False", lambda x: x in (None, True, False), TypeError)
 _amount = _must_be("at least 0 and finite", lambda x: _is_number(x) and 0 <= x < math.inf)
+_amount_or_none = _must_be(
+    "None, or at least 0 and finite", lambda x: x is None or (_is_number(x) and 0 <= x < math.inf)
+)
 _decay = _must_be("in [0, 1)", lambda x: _is_number(x) and 0 <= x < 1)
 _count = _must_be(
     "a whole number of at least 1", lambda x: _is_number(x) and isinstance(x, int) and x >= 1
@@ -91,6 +94,21 @@ def _lr(name: str, value: object) -> None:
             )
         value = value.item()
     _amount(name, value)
+
+
+def _lr_or_none(name: str, value: object) -> None:
+    if value is not None:
+        _lr(name, value)
+
+
+def _unsupported(name: str, value: object) -> None:
+    if value is not False:
+        raise ValueError(f"{name} is not supported, and must be False, got {value!r}")
+
+
+def _quintic(name: str, value: object) -> None:
+    if not isinstance(value, tuple) or len(value) != 3 or not all(map(_is_number, value)):
+        raise ValueError(f"{name} must be three numbers, got {value!r}")
 
 
 def _betas(name: str, value: object) -> None:
@@ -136,12 +154,13 @@ class Option(NamedTuple):
 # fmt: off
 OPTIONS: Final[Mapping[str, Option]] = {
     "params": Option(_any, ABSENT,
-        "Parameters, named parameters or parameter groups."),
+        "A model, whose parameters are routed by `param_groups`, or parameters, named parameters "
+        "or parameter groups. A tensor that is a matrix and has no `role` counts as a hidden one."),
     "lr": Option(_lr, 1e-3,
         "Learning rate η, a float or a 0-D tensor."),
     "betas": Option(_betas, (0.9, 0.99),
         "Decay of M, of V and of the covariances; the last is 0.95 unless given."),
-    "momentum": Option(_any, ABSENT,  # it becomes betas[0], which is checked
+    "momentum": Option(_decay, ABSENT,
         "Decay β₁ of M."),
     "eps": Option(_amount, 1e-8,
         "ε, relative to the mean of V."),
@@ -154,6 +173,14 @@ OPTIONS: Final[Mapping[str, Option]] = {
     "foreach": Option(_flag_or_none, None,
         "False updates one tensor at a time. True and None update tensors of one shape together, "
         "where they are small enough for that to be faster."),
+    "fused": Option(_flag_or_none, ABSENT,
+        "Accepted for the sake of code that was written for `torch.optim`; it changes nothing."),
+    "amsgrad": Option(_unsupported, ABSENT,
+        "Not supported: True is an error."),
+    "capturable": Option(_unsupported, ABSENT,
+        "Not supported: True is an error."),
+    "differentiable": Option(_unsupported, ABSENT,
+        "Not supported: True is an error."),
     "method": Option(_one_of(*METHODS), "adamw",
         "The row of `METHODS` that takes the matrices, or everything if it is elementwise."),
     "refresh_every": Option(_count, 10,
@@ -171,6 +198,16 @@ OPTIONS: Final[Mapping[str, Option]] = {
         'How the matrix sign is computed: `"newton-schulz"`, `"polar-express"`, `"svd"`, or '
         '`"soft"`, which does not lift the smaller singular values to one (see '
         "`deva_optim.msign`)."),
+    "ns_steps": Option(_count, 5,
+        'How many steps `msign="newton-schulz"` takes.'),
+    "ns_coefficients": Option(_quintic, JORDAN,
+        "a, b and c of a step: X ← a X + (b X Xᵀ + c (X Xᵀ)²) X."),
+    "adjust_lr_fn": Option(_must_be(
+            "'match_rms_adamw', 'original' or None",
+            lambda x: x in (None, "original", "match_rms_adamw")), ABSENT,
+        '`"match_rms_adamw"` scales the update of an n×m matrix by 0.2 √max(n, m), which gives it '
+        'the RMS of AdamW\'s. `"original"` or None scales it by √max(1, n/m), as '
+        "`torch.optim.Muon` does by default."),
     "msign_dtype": Option(_dtype, None,
         "dtype of the products of the matrix sign. None is bfloat16 where the GPU has units for "
         "it, and the dtype of the computation elsewhere."),
@@ -187,9 +224,19 @@ OPTIONS: Final[Mapping[str, Option]] = {
         "Let the first gradient choose the bases and do nothing else."),
     "rest": Option(_one_of(*ELEMENTWISE), "adamw",
         'The method for what is not a matrix: `"adamw"`, `"deva-linf"`, `"signum"` or `"lion"`. '
-        "Pass `param_groups(model)` to give it embeddings and output heads as well."),
+        "Embeddings and output heads are among it if the model is given."),
     "rest_betas": Option(_betas, (0.9, 0.99),
         "The betas of the method for the rest."),
+    "rest_lr": Option(_lr_or_none, ABSENT,
+        "Learning rate of what is not a hidden matrix. None is `lr`. Each rate is the `lr` of "
+        "groups of its own, so that a scheduler multiplies all of them."),
+    "rest_weight_decay": Option(_amount_or_none, ABSENT,
+        "Weight decay of what is not a hidden matrix and is decayed at all. None is "
+        "`weight_decay`."),
+    "embedding_lr": Option(_lr_or_none, ABSENT,
+        "Learning rate of embeddings. None is `rest_lr`."),
+    "head_lr": Option(_lr_or_none, ABSENT,
+        "Learning rate of output heads. None is `rest_lr`."),
     "nonfinite": Option(_one_of(*get_args(NonFinite)), "skip",
         'What a NaN or an infinity in a gradient does: `"skip"` leaves out the step of that '
         'parameter, `"raise"` raises an error before anything is changed.'),
@@ -233,21 +280,26 @@ def group_defaults(method: str, options: Mapping[str, Any]) -> dict[str, Any]:
             and left out; the rest is checked with each group.
     """
     given = {name: value for name, value in options.items() if name in OPTIONS}
-    for name in given.keys() - DEFAULTS.keys():
+    held = dict(DEFAULTS)
+    if "momentum" in given:  # in the place of betas, so that schedules of momentum find it
+        held["momentum"] = held.pop("betas")[0]
+    for name in given.keys() - held.keys():
         OPTIONS[name].check(name, given.pop(name))
-    return {**DEFAULTS, **given, "method": method}
+    return {**held, **given, "method": method}
 
 
 def checked_group(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """A group with all its options, or an error that says what is wrong with one of them."""
     group = {**defaults, **given}
-    if "momentum" in given:  # torch's name for the first of the betas
-        group["betas"] = (group.pop("momentum"), *group["betas"][1:])
-    for name in ("betas", "rest_betas", "split"):
-        if isinstance(group[name], list):
+    for name in ("betas", "rest_betas", "split", "ns_coefficients"):
+        if isinstance(group.get(name), list):
             group[name] = tuple(group[name])
-    for name in DEFAULTS:
-        OPTIONS[name].check(name, group[name])
+    for name in OPTIONS:
+        if name in group and name != "params":
+            OPTIONS[name].check(name, group[name])
+    _settle_betas(group, defaults, given)
+    if "lr_scale" in group:  # of a layer, in fine-tuning
+        group["lr"] = group["lr"] * group.pop("lr_scale")
     if group["variant"] != "default" and f"{group['method']}-{group['variant']}" not in METHODS:
         raise ValueError(f"variant {group['variant']!r} is none of {group['method']}'s")
     method = method_of(group)
@@ -261,6 +313,36 @@ def checked_group(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict
             "leave it out, or take variant='default'"
         )
     return group
+
+
+def complete_(group: dict[str, Any]) -> None:
+    """Give a group what it lacks, from a checkpoint that is older than an option."""
+    is_rest = group.get("role") == "vector" and METHODS[group["method"]].vector is not None
+    if is_rest and "rest_betas" in group:
+        group["betas"] = group.pop("rest_betas")
+    absent = {"betas" if "momentum" in group else "", "rest_betas" if is_rest else ""}
+    for key, value in DEFAULTS.items():
+        if key not in absent:
+            group.setdefault(key, value)
+
+
+def _settle_betas(
+    group: dict[str, Any], defaults: Mapping[str, Any], given: Mapping[str, Any]
+) -> None:
+    """Leave one name for the decay of the momentum in the group, to be changed at any time.
+
+    It is `momentum` in the groups of an optimizer with that argument, and else the first of
+    `betas`. In a group of vectors `betas` are those of the method for the rest.
+    """
+    if group["role"] == "vector" and METHODS[group["method"]].vector is not None:
+        rest, first = group.pop("rest_betas"), group.pop("momentum", None)
+        betas = given.get("betas", rest)
+        group["betas"] = (first, *betas[1:]) if "momentum" in given else betas
+    elif "momentum" in defaults and "betas" in group:
+        betas = group.pop("betas")
+        group["momentum"] = given.get("momentum", betas[0])
+    elif "momentum" in group and "betas" in group:
+        group["betas"] = (group.pop("momentum"), *group["betas"][1:])
 
 
 _T = TypeVar("_T")

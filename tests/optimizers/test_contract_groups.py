@@ -159,7 +159,8 @@ def test_schedulers_are_obeyed(name: str, schedule: str) -> None:
     scheduler = SCHEDULERS[schedule](optimizer)
     seen = []
     for grads in history:
-        seen.append({key: optimizer.param_groups[0][key] for key in ("lr", "betas")})
+        group, keys = optimizer.param_groups[0], ("lr", "betas", "momentum")
+        seen.append({key: group[key] for key in keys if key in group})
         advance(optimizer, params, [grads])
         scheduler.step(*([1.0] if schedule == "plateau" else []))
     same(params, replayed(name, start, history, seen))

@@ -205,7 +205,11 @@ class Batch:
         self.part: Part = first.parts[kind.index]
         self.group, self.method = first.reading.group, first.reading.method
         self.dtype = kind.dtype
-        betas = self.group[first.reading.betas]
+        betas = self.group.get("betas", (0.0, 0.0))
+        if first.reading.is_rest and "rest_betas" in self.group:
+            betas = self.group["rest_betas"]
+        elif "momentum" in self.group:
+            betas = (self.group["momentum"], *betas[1:])
         default = betas[1] if self.method.beta3 is None else self.method.beta3
         self.betas = (*betas, default) if len(betas) == 2 else tuple(betas)
         self.plain = self.part.length < 0 and self.part.pieces == 1 and not self.part.flat

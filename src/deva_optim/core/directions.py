@@ -24,8 +24,8 @@ Quintic = tuple[float, float, float]
 
 # Jordan (2024): steepest at zero, so that five steps lift every direction; the singular values
 # end between about 0.7 and 1.2 and never converge to 1.
-_JORDAN: Final[Quintic] = (3.4445, -4.7750, 2.0315)
-NEWTON_SCHULZ: Final[tuple[Quintic, ...]] = 5 * (_JORDAN,)
+JORDAN: Final[Quintic] = (3.4445, -4.7750, 2.0315)
+NEWTON_SCHULZ: Final[tuple[Quintic, ...]] = 5 * (JORDAN,)
 
 # Amsel et al. (2025): each step is the best quintic for the interval the last one left, starting
 # from [0.001, 1]. The safety factor keeps rounding from pushing a value outside of it.
@@ -84,7 +84,12 @@ def msign(X: Tensor, kind: MsignKind = "newton-schulz") -> Tensor:
 
 
 def polar(
-    A: Tensor, kind: MsignKind, *, dtype: torch.dtype | None = None, scratch: bool = False
+    A: Tensor,
+    kind: MsignKind,
+    *,
+    dtype: torch.dtype | None = None,
+    scratch: bool = False,
+    steps: tuple[Quintic, ...] = NEWTON_SCHULZ,
 ) -> Tensor | Product:
     """The matrix sign of A, if possible as the last product that it takes.
 
@@ -93,6 +98,7 @@ def polar(
         kind: As for `msign`.
         dtype: That of the products of an iteration; None is the dtype of A.
         scratch: Whether the memory of A may be used up.
+        steps: Those of `"newton-schulz"`.
     """
     if kind == "svd":
         return _decompose(A)
@@ -100,7 +106,7 @@ def polar(
         return _soften(_normalized(A, 1.0, scratch=scratch), dtype or A.dtype)
     if kind not in _ITERATIONS:
         raise ValueError(f"kind must be one of {', '.join(MSIGN_KINDS)}, got {kind!r}")
-    coefficients, safety = _ITERATIONS[kind]
+    coefficients, safety = (steps, 1.0) if kind == "newton-schulz" else _ITERATIONS[kind]
     X = _normalized(A, safety, scratch=scratch)
     if dtype is None or dtype == A.dtype:
         return _iterate(X, coefficients)
@@ -138,7 +144,7 @@ def _soften(A: Tensor, dtype: torch.dtype) -> Tensor:
     tall = A.shape[-2] > A.shape[-1]
     X = A.mT if tall else A
     n, m = X.shape[-2:]
-    coefficients = soft_steps(n) * (_JORDAN,)
+    coefficients = soft_steps(n) * (JORDAN,)
     if dtype in _HALVES:  # by the steps of all of [A, c I], which need no Gram matrix in full
         ridge = torch.eye(n, dtype=A.dtype, device=A.device).div_(math.sqrt(n))
         both = torch.cat([X, ridge.expand(*X.shape[:-1], n)], -1).mul_(math.sqrt(0.5))
@@ -155,7 +161,7 @@ def _soften(A: Tensor, dtype: torch.dtype) -> Tensor:
 
 def soft_steps(n: int) -> int:
     """How many steps lift a singular value of 1 / √(2n) to where the quintic levels off."""
-    return max(1, math.ceil(math.log(0.7 * math.sqrt(2 * n), _JORDAN[0])))
+    return max(1, math.ceil(math.log(0.7 * math.sqrt(2 * n), JORDAN[0])))
 
 
 def _iterate(A: Tensor, coefficients: tuple[Quintic, ...]) -> Product:
@@ -222,6 +228,11 @@ def settled_sign(X: Tensor) -> Tensor:
 def spectral_scale(U: Term, shape: tuple[int, ...]) -> float:
     """0.2 √max(n, m): gives an orthogonal n×m update the RMS of AdamW's, about 0.2."""
     return 0.2 * math.sqrt(max(shape[-2:]))
+
+
+def shape_scale(U: Term, shape: tuple[int, ...]) -> float:
+    """√max(1, n/m), the scale of the first Muon, and of torch's by default."""
+    return math.sqrt(max(1.0, shape[-2] / shape[-1]))
 
 
 def rms_scale(U: Term, shape: tuple[int, ...]) -> Tensor:

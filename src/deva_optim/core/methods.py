@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
-from .directions import rms_scale, spectral_scale, unit_scale
+from .directions import rms_scale, shape_scale, spectral_scale, unit_scale
 from .linalg import Number, Term
 from .variance import (
     ADAM,
@@ -126,6 +126,7 @@ _ROWS: Final = (
     Method("lion",                    None,         "sign",    None,          unit_scale,     None,        _LION,    momentum="lion"),
     Method("deva-linf",               None,         "sign",    LINF,          unit_scale,     None,        _DEVA),
     Method("muon",                    None,         "msign",   None,          spectral_scale, "adamw",     _MUON,    rests=True),
+    Method("muon-original",           None,         "msign",   None,          shape_scale,    "adamw",     _MUON,    rests=True),
     Method("adamuon",                 None,         "msign",   DIRECTION,     rms_scale,      "adamw",     _ADAMUON, rests=True),
     Method("normuon",                 None,         "msign",   ROWS,          rms_scale,      "adamw",     _NORMUON, rests=True),
     Method("soap",                    TRACKED,      "sign",    ADAM,          unit_scale,     "adamw",     _SOAP,    momentum="plain", rotated=True),
@@ -145,7 +146,7 @@ _ROWS: Final = (
 METHODS: Final[Mapping[str, Method]] = MappingProxyType({row.name: row for row in _ROWS})
 """Every method by name, in the order of the table of the documentation."""
 
-VARIANTS: Final = ("default", "factored", "instantaneous", "whitened", "ungrafted")
+VARIANTS: Final = ("default", "factored", "instantaneous", "whitened", "ungrafted", "original")
 
 ELEMENTWISE: Final = tuple(name for name, row in METHODS.items() if row.vector is None)
 """The elementwise methods: what may take the parameters that are not matrices."""

@@ -26,7 +26,7 @@ class Reading:
     """A parameter of the optimizer, and how it is read.
 
     Attributes:
-        betas: The option that has its betas: those of the group, or those of its rest.
+        is_rest: Whether it gets the method for the rest, in an optimizer of matrices.
         is_matrix: Whether it is made of matrices; the rest is updated entry by entry.
         is_one: Whether the norm of its gradient is that of a single matrix, or of no matrix at all.
         suffixes: What the names of the state of each part end in.
@@ -40,7 +40,7 @@ class Reading:
     name: str
     method: Method
     parts: tuple[Part, ...]
-    betas: str
+    is_rest: bool
     is_matrix: bool = field(init=False)
     is_one: bool = field(init=False)
     suffixes: tuple[str, ...] = field(init=False)
@@ -69,15 +69,20 @@ def read(groups: list[dict[str, Any]], methods: Mapping[str, Method] = METHODS) 
 
 def _read(
     param: Tensor, group: dict[str, Any], methods: Mapping[str, Method]
-) -> tuple[Method, tuple[Part, ...], str]:
-    """The method for a parameter, the parts it is read as, and the option for its betas."""
+) -> tuple[Method, tuple[Part, ...], bool]:
+    """The method for a parameter, the parts it is read as, and whether that is for the rest."""
     method, shape = method_of(group, methods), tuple(param.shape)
     if method.vector is None:
-        return method, (whole(shape),), "betas"
+        return method, (whole(shape),), False
     pieces = parts(shape, group["layout"], group["split"], group["split_dim"])
     if pieces and group["role"] != "vector":
-        return method, pieces, "betas"
-    return methods[group["rest"]], (whole(shape),), "rest_betas"
+        return method, pieces, False
+    if group["role"] == "matrix":  # it was one when its group was added
+        raise ValueError(
+            f"a parameter of shape {shape} is in a group of matrices; if something has put a "
+            "flattened one in the place of yours, as FSDP1 and ZeRO do, use FSDP2 instead"
+        )
+    return methods[group["rest"]], (whole(shape),), True
 
 
 def _names(group: dict[str, Any], index: int) -> Sequence[str]:

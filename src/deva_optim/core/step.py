@@ -162,7 +162,8 @@ def direction(b: Batch, D: Tensor) -> Term:
     if b.group["sign_stabilize"]:
         D = sign(D)
     dtype = b.group["msign_dtype"] or fast_dtype(D)
-    O = polar(D, b.group["msign"], dtype=dtype, scratch=D is not b.state["exp_avg"])
+    steps = b.group["ns_steps"] * (b.group["ns_coefficients"],)
+    O = polar(D, b.group["msign"], dtype=dtype, scratch=D is not b.state["exp_avg"], steps=steps)
     if b.record is not None:
         b.record["msign_error"] = msign_error(value(O))
     return O

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
 from ..core.directions import MsignKind
 from ..optimizer import BaseOptimizer
-from ..options import NonFinite, Ranks, Rest, Sides, Variant, as_list, documented
-from ..routing.groups import param_groups
+from ..options import NonFinite, Ranks, Rest, Sides, Variant, documented
 
 
 @documented
@@ -49,6 +46,8 @@ class DeVA(BaseOptimizer):
         Descent*, ICML 2026.
     """
 
+    by_model = True
+
     def __init__(
         self,
         params: nn.Module | ParamsT,
@@ -71,32 +70,16 @@ class DeVA(BaseOptimizer):
         skip_first: bool = False,
         rest: Rest = "adamw",
         rest_betas: tuple[float, float] = (0.9, 0.99),
+        rest_lr: float | Tensor | None = None,
+        rest_weight_decay: float | None = None,
+        embedding_lr: float | Tensor | None = None,
+        head_lr: float | Tensor | None = None,
         nonfinite: NonFinite = "skip",
         state_dtype: torch.dtype | None = None,
         process_group: Ranks = None,
         wire_dtype: torch.dtype | None = None,
     ) -> None:
-        routed = param_groups(params) if isinstance(params, nn.Module) else params
-        super().__init__(routed, "deva-sinf", locals())
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters, routed into several groups unless they have a `role`."""
-        before = len(self.param_groups)
-        try:
-            for group in _routed(param_group):
-                super().add_param_group(group)
-        except (TypeError, ValueError):
-            del self.param_groups[before:]
-            raise
-
-
-def _routed(group: dict[str, Any]) -> list[dict[str, Any]]:
-    """The group cut by role; what the user says of it stands above what the routing says."""
-    members = as_list(group["params"])
-    params = [member[1] if isinstance(member, tuple) else member for member in members]
-    if "role" in group or not params or len(set(map(id, params))) < len(params):
-        return [{**group, "params": members}]  # nothing to route, or an error for the optimizer
-    return [{**r, **group, "params": r["params"], "role": r["role"]} for r in param_groups(members)]
+        super().__init__(params, "deva-sinf", locals())
 
 
 @documented
@@ -133,7 +116,7 @@ class DeVASinf(BaseOptimizer):
 
     def __init__(
         self,
-        params: ParamsT,
+        params: nn.Module | ParamsT,
         lr: float | Tensor = 1e-3,
         betas: tuple[float, float] | tuple[float, float, float] = (0.95, 0.95, 0.95),
         eps: float = 1e-8,
@@ -153,6 +136,10 @@ class DeVASinf(BaseOptimizer):
         skip_first: bool = False,
         rest: Rest = "deva-linf",
         rest_betas: tuple[float, float] = (0.9, 0.99),
+        rest_lr: float | Tensor | None = None,
+        rest_weight_decay: float | None = None,
+        embedding_lr: float | Tensor | None = None,
+        head_lr: float | Tensor | None = None,
         nonfinite: NonFinite = "skip",
         state_dtype: torch.dtype | None = None,
         process_group: Ranks = None,
@@ -189,7 +176,7 @@ class DeVALinf(BaseOptimizer):
 
     def __init__(
         self,
-        params: ParamsT,
+        params: nn.Module | ParamsT,
         lr: float | Tensor = 1e-3,
         betas: tuple[float, float] = (0.9, 0.99),
         eps: float = 1e-8,
@@ -198,6 +185,10 @@ class DeVALinf(BaseOptimizer):
         *,
         maximize: bool = False,
         foreach: bool | None = None,
+        rest_lr: float | Tensor | None = None,
+        rest_weight_decay: float | None = None,
+        embedding_lr: float | Tensor | None = None,
+        head_lr: float | Tensor | None = None,
         nonfinite: NonFinite = "skip",
         state_dtype: torch.dtype | None = None,
     ) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
-from ..core.directions import MsignKind
+from ..core.directions import JORDAN, MsignKind
 from ..optimizer import BaseOptimizer
-from ..options import NonFinite, Ranks, Rest, documented
+from ..options import OPTIONS, NonFinite, Ranks, Rest, documented
 
 
 @documented
@@ -18,8 +20,10 @@ class Muon(BaseOptimizer):
         M ← β₁ M + (1 − β₁) G
         X ← (1 − ηλ) X − η · 0.2 √max(n, m) · msign(M)
 
-    The scale is the one that `torch.optim.Muon` calls `"match_rms_adamw"`, so that a learning rate
-    for AdamW carries over.
+    The arguments are those of `torch.optim.Muon` and mean the same. The scale is the one that is
+    called `"match_rms_adamw"` there, so that a learning rate for AdamW carries over; torch's is
+    `"original"` unless told otherwise. The products are computed in float32 on a CPU, where torch
+    takes bfloat16, and a gradient needs no ε to be normalised.
 
     Args:
         eps: ε of the method for the rest.
@@ -38,25 +42,34 @@ class Muon(BaseOptimizer):
 
     def __init__(
         self,
-        params: ParamsT,
+        params: nn.Module | ParamsT,
         lr: float | Tensor = 1e-3,
         weight_decay: float = 0.1,
         momentum: float = 0.95,
-        nesterov: bool = False,
-        *,
+        nesterov: bool = True,
+        ns_coefficients: tuple[float, float, float] = JORDAN,
         eps: float = 1e-8,
+        ns_steps: int = 5,
+        adjust_lr_fn: Literal["match_rms_adamw", "original"] | None = "match_rms_adamw",
+        *,
         maximize: bool = False,
         foreach: bool | None = None,
         msign: MsignKind = "newton-schulz",
         msign_dtype: torch.dtype | None = None,
         rest: Rest = "adamw",
         rest_betas: tuple[float, float] = (0.9, 0.99),
+        rest_lr: float | Tensor | None = None,
+        rest_weight_decay: float | None = None,
+        embedding_lr: float | Tensor | None = None,
+        head_lr: float | Tensor | None = None,
         nonfinite: NonFinite = "skip",
         state_dtype: torch.dtype | None = None,
         process_group: Ranks = None,
         wire_dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(params, "muon", {**locals(), "betas": (momentum, 0.0)})
+        OPTIONS["adjust_lr_fn"].check("adjust_lr_fn", adjust_lr_fn)
+        variant = {"variant": "default" if adjust_lr_fn == "match_rms_adamw" else "original"}
+        super().__init__(params, "muon", {**locals(), **variant})
 
 
 @documented
@@ -84,7 +97,7 @@ class AdaMuon(BaseOptimizer):
 
     def __init__(
         self,
-        params: ParamsT,
+        params: nn.Module | ParamsT,
         lr: float | Tensor = 1e-3,
         betas: tuple[float, float] = (0.95, 0.95),
         eps: float = 1e-8,
@@ -98,6 +111,10 @@ class AdaMuon(BaseOptimizer):
         msign_dtype: torch.dtype | None = None,
         rest: Rest = "adamw",
         rest_betas: tuple[float, float] = (0.9, 0.99),
+        rest_lr: float | Tensor | None = None,
+        rest_weight_decay: float | None = None,
+        embedding_lr: float | Tensor | None = None,
+        head_lr: float | Tensor | None = None,
         nonfinite: NonFinite = "skip",
         state_dtype: torch.dtype | None = None,
         process_group: Ranks = None,
@@ -132,7 +149,7 @@ class NorMuon(BaseOptimizer):
 
     def __init__(
         self,
-        params: ParamsT,
+        params: nn.Module | ParamsT,
         lr: float | Tensor = 1e-3,
         betas: tuple[float, float] = (0.95, 0.95),
         eps: float = 1e-8,
@@ -145,6 +162,10 @@ class NorMuon(BaseOptimizer):
         msign_dtype: torch.dtype | None = None,
         rest: Rest = "adamw",
         rest_betas: tuple[float, float] = (0.9, 0.99),
+        rest_lr: float | Tensor | None = None,
+        rest_weight_decay: float | None = None,
+        embedding_lr: float | Tensor | None = None,
+        head_lr: float | Tensor | None = None,
         nonfinite: NonFinite = "skip",
         state_dtype: torch.dtype | None = None,
         process_group: Ranks = None,

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
 from ..averages import averaged
@@ -48,7 +48,7 @@ class Shampoo(BaseOptimizer):
 
     def __init__(
         self,
-        params: ParamsT,
+        params: nn.Module | ParamsT,
         lr: float | Tensor = 1e-3,
         betas: tuple[float, float] | tuple[float, float, float] = (0.9, 0.99, 0.95),
         eps: float = 1e-12,
@@ -64,6 +64,10 @@ class Shampoo(BaseOptimizer):
         max_dim: int = 10_000,
         rest: Rest = "adamw",
         rest_betas: tuple[float, float] = (0.9, 0.99),
+        rest_lr: float | Tensor | None = None,
+        rest_weight_decay: float | None = None,
+        embedding_lr: float | Tensor | None = None,
+        head_lr: float | Tensor | None = None,
         nonfinite: NonFinite = "skip",
         state_dtype: torch.dtype | None = None,
         process_group: Ranks = None,
@@ -108,7 +112,7 @@ class SPlus(BaseOptimizer):
 
     def __init__(
         self,
-        params: ParamsT,
+        params: nn.Module | ParamsT,
         lr: float | Tensor = 0.1,
         betas: tuple[float, float] = (0.9, 0.999),
         weight_decay: float = 1e-2,
@@ -121,6 +125,10 @@ class SPlus(BaseOptimizer):
         ema_rate: float = 0.999,
         sides: Sides = "both",
         max_dim: int = 10_000,
+        rest_lr: float | Tensor | None = None,
+        rest_weight_decay: float | None = None,
+        embedding_lr: float | Tensor | None = None,
+        head_lr: float | Tensor | None = None,
         nonfinite: NonFinite = "skip",
         state_dtype: torch.dtype | None = None,
         process_group: Ranks = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
 from ..optimizer import BaseOptimizer
@@ -41,7 +41,7 @@ class SOAP(BaseOptimizer):
 
     def __init__(
         self,
-        params: ParamsT,
+        params: nn.Module | ParamsT,
         lr: float | Tensor = 3e-3,
         betas: tuple[float, float] | tuple[float, float, float] = (0.95, 0.95, 0.95),
         eps: float = 1e-8,
@@ -56,6 +56,10 @@ class SOAP(BaseOptimizer):
         skip_first: bool = True,
         rest: Rest = "adamw",
         rest_betas: tuple[float, float] = (0.9, 0.99),
+        rest_lr: float | Tensor | None = None,
+        rest_weight_decay: float | None = None,
+        embedding_lr: float | Tensor | None = None,
+        head_lr: float | Tensor | None = None,
         nonfinite: NonFinite = "skip",
         state_dtype: torch.dtype | None = None,
         process_group: Ranks = None,

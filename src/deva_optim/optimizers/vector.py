@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
 from ..optimizer import BaseOptimizer
@@ -35,14 +35,22 @@ class AdamW(BaseOptimizer):
 
     def __init__(
         self,
-        params: ParamsT,
+        params: nn.Module | ParamsT,
         lr: float | Tensor = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
+        amsgrad: bool = False,
         *,
         maximize: bool = False,
         foreach: bool | None = None,
+        capturable: bool = False,
+        differentiable: bool = False,
+        fused: bool | None = None,
+        rest_lr: float | Tensor | None = None,
+        rest_weight_decay: float | None = None,
+        embedding_lr: float | Tensor | None = None,
+        head_lr: float | Tensor | None = None,
         nonfinite: NonFinite = "skip",
         state_dtype: torch.dtype | None = None,
     ) -> None:
@@ -74,7 +82,7 @@ class Signum(BaseOptimizer):
 
     def __init__(
         self,
-        params: ParamsT,
+        params: nn.Module | ParamsT,
         lr: float | Tensor = 1e-3,
         momentum: float = 0.9,
         weight_decay: float = 0.0,
@@ -82,10 +90,14 @@ class Signum(BaseOptimizer):
         *,
         maximize: bool = False,
         foreach: bool | None = None,
+        rest_lr: float | Tensor | None = None,
+        rest_weight_decay: float | None = None,
+        embedding_lr: float | Tensor | None = None,
+        head_lr: float | Tensor | None = None,
         nonfinite: NonFinite = "skip",
         state_dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(params, "signum", {**locals(), "betas": (momentum, 0.0)})
+        super().__init__(params, "signum", locals())
 
 
 @documented
@@ -112,13 +124,17 @@ class Lion(BaseOptimizer):
 
     def __init__(
         self,
-        params: ParamsT,
+        params: nn.Module | ParamsT,
         lr: float | Tensor = 1e-4,
         betas: tuple[float, float] = (0.9, 0.99),
         weight_decay: float = 0.0,
         *,
         maximize: bool = False,
         foreach: bool | None = None,
+        rest_lr: float | Tensor | None = None,
+        rest_weight_decay: float | None = None,
+        embedding_lr: float | Tensor | None = None,
+        head_lr: float | Tensor | None = None,
         nonfinite: NonFinite = "skip",
         state_dtype: torch.dtype | None = None,
     ) -> None:

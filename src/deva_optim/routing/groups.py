@@ -8,8 +8,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from .blocks import layer_scales
 from .layouts import layout_options, matrices
-from .modules import model_parameters, without_numbers
+from .modules import ModelParameter, model_parameters, without_numbers
 from .overrides import GROUP_OPTIONS, Matcher, Setting, match_overrides, match_splits
 from .rules import role_options
 
@@ -20,6 +21,8 @@ def param_groups(
     overrides: Sequence[tuple[Matcher, Setting]] = (),
     split: Mapping[str, int | tuple[int, ...]] | None = None,
     decay_1d: bool = False,
+    per_head: bool = False,
+    layer_decay: float | None = None,
 ) -> list[dict[str, Any]]:
     r"""Parameter groups that contain every parameter of a model exactly once.
 
@@ -48,11 +51,17 @@ def param_groups(
             matrix whole, or a tuple of sizes. They split the outputs of the layer: the rows of a
             Linear, the columns of transformers' Conv1D. Biases and other vectors are passed over.
         decay_1d: Whether to decay the parameters that get no weight decay by default.
+        per_head: Whether to cut queries, keys and values into heads, each a matrix by itself. The
+            size of a head is read from the attention modules of transformers, timm and torch.
+        layer_decay: For fine-tuning: the learning rate of each layer is this share of that of the
+            layer after it. The layers are the repeated blocks, what comes before them (embeddings)
+            and what comes after them (final norm, head), which has the whole rate.
 
     Returns:
         Groups of (name, parameter) pairs, or of parameters if these have no names; matrices come
         first. Each group has a "name" and a "role"; matrices have a "layout" and, if they are
         split, a "split", with "split_dim" -1 for columns; what is not decayed has "weight_decay" 0.
+        With `layer_decay` a group has an "lr_scale", by which the optimizer multiplies its rate.
 
     Raises:
         ValueError: If there are no parameters, a matcher matches none, or a split does not fit.
@@ -66,23 +75,45 @@ def param_groups(
         vector | 0.weight 3.weight
         vector, no decay | 1.bias 3.bias
     """
+    return grouped(routes(model, overrides, split, decay_1d, per_head, layer_decay))
+
+
+Routes = dict[ModelParameter, tuple[dict[str, Any], str]]
+"""Parameter → the options of its group, and the reason for them."""
+
+
+def routes(
+    model: nn.Module | Iterable[Any],
+    overrides: Sequence[tuple[Matcher, Setting]] = (),
+    split: Mapping[str, int | tuple[int, ...]] | None = None,
+    decay_1d: bool = False,
+    per_head: bool = False,
+    layer_decay: float | None = None,
+) -> Routes:
+    """Where each parameter goes; the arguments are those of `param_groups`."""
     params = model_parameters(model)
     settings = match_overrides(overrides, params)
-    routes = {}  # parameter → (options of its group, reason)
+    scales = {} if layer_decay is None else layer_scales(params, layer_decay)
+    found: Routes = {}
     for p in params:
         options, reason = role_options(p)
         if decay_1d:
             options = {"role": options["role"]}
         setting = settings.get(p, {})
-        routes[p] = {**options, **setting}, "override" if "role" in setting else reason
-    not_vectors = [p for p, (options, _) in routes.items() if options["role"] != "vector"]
+        reason = "override" if "role" in setting else reason
+        found[p] = {**options, **scales.get(p, {}), **setting}, reason
+    not_vectors = [p for p, (options, _) in found.items() if options["role"] != "vector"]
     splits = match_splits(split or {}, params, not_vectors)
+    for p in not_vectors:
+        layout, reason = layout_options(p, splits.get(p), per_head=per_head)
+        found[p] = {**layout, **found[p][0]}, reason
+    return found
 
+
+def grouped(routes: Routes) -> list[dict[str, Any]]:
+    """Groups of the parameters with the same options, matrices first."""
     groups: dict[str, dict[str, Any]] = {}
     for p, (options, reason) in routes.items():
-        if options["role"] != "vector":
-            layout, reason = layout_options(p, splits.get(p))
-            options = {**layout, **options}
         name = p.names[0] or "a parameter"
         if not _matrices_text(p.shape, options, name) and options["role"] == "matrix":
             raise ValueError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 from torch import Tensor, nn
@@ -39,14 +40,23 @@ CHUNKS = {
 }
 
 
-def layout_options(p: ModelParameter, split: Split = None) -> tuple[dict[str, Any], str]:
+# Layers that compute queries, keys or values, and where an attention says how large its heads are.
+QKV = re.compile(r"^(?:w|c_|to_)?([qkv])(?:uery|ey|alue)?(?:_proj|_lin|_b_proj|_proj_weight)?$")
+HEAD_SIZES = ("qk_head_dim", "head_dim", "attention_head_size", "head_size", "key_value_proj_dim")
+HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "heads")
+
+
+def layout_options(
+    p: ModelParameter, split: Split = None, *, per_head: bool = False
+) -> tuple[dict[str, Any], str]:
     """The group options that cut a weight into matrices, and the reason for them.
 
     The split is that of the user or, if this is None, of the first layout that fits the weight.
     """
     reason = "split by the user"
     if split is None:
-        split, reason = next(layout for layout in _layouts(p) if _fits(p, layout[0]))
+        layouts = [(head_split(p), "heads")] if per_head else []
+        split, reason = next(x for x in chain(layouts, _layouts(p)) if _fits(p, x[0]))
     options: dict[str, Any] = {"layout": "conv" if is_conv_weight(p) else "stack"}
     if split != 1:
         options["split"] = split
@@ -91,6 +101,32 @@ def output_dim(p: ModelParameter) -> int:
     else:
         transposed = is_transposed_linear(p.module)
     return -1 if transposed else -2
+
+
+def head_split(p: ModelParameter) -> Split:
+    """Into how many heads the queries, keys or values of a weight are cut; None if it has none.
+
+    The size of a head is an attribute of the attention, under one of the names that transformers,
+    timm and torch have for it. Keys and values may have fewer heads than queries, or other sizes.
+    """
+    attention = p.module if isinstance(p.module, nn.MultiheadAttention) else p.parent
+    own = p.own_name if attention is p.module else p.layer_name
+    letter, fused = QKV.search(own), own in THIRDS or own == "in_proj_weight"
+    grouped = {f"{cls.__name__}.{own}" for cls in type(attention).__mro__} & GROUPED_QUERY
+    if attention is None or not (letter or fused or grouped):
+        return None
+    rows = p.shape[output_dim(p)]
+    names = ("v_head_dim", *HEAD_SIZES) if letter and letter[1] == "v" else HEAD_SIZES
+    size = _first_number(attention, names)
+    if not size:
+        size = rows // (_first_number(attention, HEADS) * (3 if fused else 1) or rows)
+    return rows // size if 1 < size < rows and rows % size == 0 else None
+
+
+def _first_number(module: nn.Module, names: tuple[str, ...]) -> int:
+    """The first of these attributes that the module has as a whole number, or 0."""
+    values = (getattr(module, name, None) for name in names)
+    return next((x for x in values if isinstance(x, int)), 0)
 
 
 def _has_transposed_experts(module: nn.Module) -> bool:

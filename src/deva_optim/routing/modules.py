@@ -39,6 +39,7 @@ class ModelParameter:
     is_embedding: bool  # whether an embedding looks up its rows
     is_head: bool  # whether it is inside a layer that computes the output of the model
     is_low_rank_factor: bool  # whether it belongs to LoRA
+    is_table: bool  # whether, of a list without names, its shape is that of a table or a head
 
 
 def model_parameters(model: nn.Module | Iterable[Any]) -> list[ModelParameter]:
@@ -52,6 +53,7 @@ def model_parameters(model: nn.Module | Iterable[Any]) -> list[ModelParameter]:
     tables = _embedding_tables(root) if root is not None else {}
     heads = _head_layers(root, tables) if root is not None else set()
     embeddings = set(tables.values())
+    by_shape = set() if any(map(any, names_of.values())) else _tables_by_shape(list(names_of))
     found = []
     for tensor, names in names_of.items():
         paths = [_path(root, name) for name in names]
@@ -77,8 +79,10 @@ def model_parameters(model: nn.Module | Iterable[Any]) -> list[ModelParameter]:
                 is_embedding=tensor in embeddings,
                 is_head=not heads.isdisjoint(modules),
                 is_low_rank_factor=re.search(r"(^|[._])lora_", names[0]) is not None,
+                is_table=tensor in by_shape,
             )
         )
+        _check_flattened(found[-1])
     return found
 
 
@@ -111,6 +115,43 @@ def _path(root: nn.Module | None, name: str) -> list[tuple[str, nn.Module | None
         module = path[-1][1]
         path.append((part, module.get_submodule(part) if module is not None else None))
     return path
+
+
+def _tables_by_shape(tensors: list[Tensor]) -> set[Tensor]:
+    """The matrices of a list that are likely to be embeddings, position tables or output heads.
+
+    The sizes of hidden layers come back: as columns of the next layer, in every block, or as a
+    multiple of the width. The rows of a table are its own, or those of an embedding and its head.
+    """
+    matrices = [X for X in tensors if X.ndim == 2]
+    rows, columns = (Counter(X.shape[dim] for X in matrices) for dim in (0, 1))
+    found = set()
+    for X in matrices:
+        size, width = X.shape
+        alike = sum(Y.shape == X.shape for Y in matrices)
+        own = rows[size] == 1 or (rows[size] == alike == 2 and size > width)
+        fused = size % width == 0 and size <= 8 * width
+        if own and not fused and not columns[size] and columns[width] - alike >= 4 and width >= 64:
+            found.add(X)
+    return found
+
+
+FLATTENED = re.compile(r"(_proj|^fc\d*|^linear\d*|dense|lm_head|wte|wpe|embed_tokens|c_attn|qkv)$")
+
+
+def _check_flattened(p: ModelParameter) -> None:
+    """Raise an error for a weight of a layer that something has flattened to one dimension."""
+    flat = type(p.tensor).__name__ == "FlatParameter" or p.own_name == "_flat_param"
+    if p.own_name.endswith("weight") and p.tensor.ndim == 1:
+        layers = (nn.Embedding, nn.MultiheadAttention)
+        named = p.module is None and FLATTENED.search(p.layer_name) is not None
+        flat |= is_layer(p.module) or isinstance(p.module, layers) or named
+    if flat:
+        raise ValueError(
+            f"{p.names[0] or 'a parameter'} is flattened to shape {p.shape}, as FSDP1 and ZeRO do, "
+            "and its matrices cannot be seen; shard the model with FSDP2 (torch.distributed.fsdp."
+            "fully_shard), which keeps them, or make the optimizer from a model that is not wrapped"
+        )
 
 
 def without_numbers(name: str) -> str:

@@ -19,7 +19,7 @@ from .modules import ModelParameter, without_numbers
 Matcher = str | re.Pattern[str] | type[nn.Module]
 Setting = str | Mapping[str, Any]
 
-GROUP_OPTIONS = ("role", "layout", "split", "split_dim", "lr", "weight_decay")
+GROUP_OPTIONS = ("role", "layout", "split", "split_dim", "lr", "lr_scale", "weight_decay")
 
 
 def match_overrides(

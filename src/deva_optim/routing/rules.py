@@ -98,8 +98,18 @@ RULES: tuple[tuple[str, Callable[[ModelParameter], bool], dict[str, Any]], ...] 
     ("low-rank factor", lambda p: p.is_low_rank_factor, MATRIX),
     ("output head", _is_head, VECTOR),
     ("shape of a vocabulary", _has_shape_of_vocabulary, VECTOR),
+    ("rows that no other layer has", lambda p: p.is_table, VECTOR),
     ("matrix", lambda p: True, MATRIX),
 )
+
+
+KINDS = {
+    "embedding": "embedding",
+    "shape of a vocabulary": "embedding",
+    "rows that no other layer has": "embedding",
+    "output head": "head",
+}
+"""Reason → the kind of parameter that may have a learning rate of its own; others are rest."""
 
 
 def role_options(p: ModelParameter) -> tuple[dict[str, Any], str]:

@@ -1,0 +1,176 @@
+"""What a parameter group says of roles and rates, in our words or in those of other optimizers.
+
+Trainers, schedulers and other Muons have names of their own for what we call a role. Those that are
+known are read as what they mean; of a key that nobody knows the user is told.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final, get_args
+
+from torch import Tensor
+
+from ..core.matrices import parts
+from ..options import DEFAULTS, Rest, as_list
+from .groups import grouped, routes
+from .rules import KINDS
+
+_RATES: Final = ("rest_lr", "embedding_lr", "head_lr")
+# Keys with which others tell the parameters of a matrix method from the rest, in the groups of
+# KellerJordan's Muon, Dion, nanochat and timm.
+_FLAGS: Final = {"use_muon": ("vector", "matrix"), "use_fallback": (None, "vector")}
+_WORDS: Final = ("algorithm", "kind")
+_MATRIX_WORDS: Final = ("muon", "normuon", "adamuon", "dion", "dion2", "soap", "shampoo", "deva")
+# Keys that mean nothing here: what schedulers and others keep in a group, and torch's options for
+# how a step is computed.
+_KEPT: Final = {
+    *("params", "param_names", "name", "momentum", "initial_lr", "max_lr", "min_lr", "lr_scale"),
+    *("base_momentum", "max_momentum", "fused", "capturable", "differentiable", "amsgrad"),
+    *("initial_weight_decay", "decoupled_weight_decay", *_FLAGS, *_WORDS),
+}
+
+
+class Rates:
+    """The rates and the decay that an optimizer has for what is not a hidden matrix.
+
+    Kinds of parameters are "rest", "embedding", "head" and, without settings, "matrix".
+    """
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._options = {name: options.get(name) for name in _RATES}
+        self._decay = options.get("rest_weight_decay")
+        self._seen: set[str] = set()
+
+    def __bool__(self) -> bool:
+        return self._decay is not None or any(x is not None for x in self._options.values())
+
+    def of(self, kind: str) -> dict[str, Any]:
+        """The options of the group of such a parameter."""
+        self._seen.add(kind)
+        if kind == "matrix":
+            return {}
+        own, rest = self._options.get(f"{kind}_lr"), self._options["rest_lr"]
+        found = {"lr": rest if own is None else own, "weight_decay": self._decay}
+        return {key: x for key, x in found.items() if x is not None}
+
+    def warn_of_unused(self) -> None:
+        """Say which rates are of a kind that no parameter is."""
+        for name, lr in self._options.items():
+            kinds = {"rest", "embedding", "head"} if name == "rest_lr" else {name[:-3]}
+            if lr is not None and kinds.isdisjoint(self._seen):
+                _warn(
+                    f"{name} has no effect, because no parameter of that kind was found; pass the "
+                    "model itself, by whose modules they are told apart"
+                )
+
+
+def assigned(group: Mapping[str, Any], *, by_model: bool, rates: Rates) -> list[dict[str, Any]]:
+    """The group as one or several, cut by role and by rate.
+
+    What the user says of the group stands above what is found out here.
+
+    Args:
+        group: As an optimizer takes it.
+        by_model: Whether a group without a role is routed as a model is; otherwise it stays one.
+        rates: Those of the optimizer.
+    """
+    named = {**group, "params": _members(group), **_role(group)}
+    named.pop("param_names", None)
+    _warn_of_unknown(group)
+    params = [member[1] if isinstance(member, tuple) else member for member in named["params"]]
+    if "role" in named or not by_model or not params or len(set(map(id, params))) < len(params):
+        return _by_rate(named, rates)  # nothing to route, or an error for the optimizer
+    found = routes(named["params"])
+    if not isinstance(named["params"][0], tuple):
+        _warn_of_shapes(found)
+    for p, (options, reason) in found.items():
+        found[p] = {**rates.of(_kind(options["role"], reason)), **options}, reason
+    return [{**r, **named, "params": r["params"], "role": r["role"]} for r in grouped(found)]
+
+
+def _members(group: Mapping[str, Any]) -> list[Any]:
+    """The parameters of a group, as pairs with their names if it has any."""
+    members, names = as_list(group["params"]), group.get("param_names")
+    if names is None or any(isinstance(member, tuple) for member in members):
+        return members
+    if len(names) != len(members):
+        raise ValueError(
+            f"param_names has {len(names)} names for the {len(members)} parameters of its group; "
+            "give each parameter one"
+        )
+    return list(zip(names, members, strict=True))
+
+
+def _role(group: Mapping[str, Any]) -> dict[str, str]:
+    """The role that a group has by the key of another optimizer."""
+    if "role" in group:
+        return {}
+    for key, roles in _FLAGS.items():
+        if key in group and (role := roles[bool(group[key])]):
+            return {"role": role}
+    for key in _WORDS:
+        word = str(group.get(key, "")).lower()
+        word = {"adam": "adamw"}.get(word, word)
+        if word in get_args(Rest):
+            return {"role": "vector", "rest": word}
+        if word in _MATRIX_WORDS:
+            return {"role": "matrix"}
+    return {}
+
+
+def _by_rate(group: Mapping[str, Any], rates: Rates) -> list[dict[str, Any]]:
+    """The group cut into kinds that have rates of their own."""
+    if not rates:
+        return [dict(group)]
+    kinds: dict[str, list[Any]] = {}
+    for member in group["params"]:
+        param = member[1] if isinstance(member, tuple) else member
+        role = group.get("role", "auto")
+        if role == "auto" and isinstance(param, Tensor):
+            options = {**DEFAULTS, **group}
+            layout = options["layout"], options["split"], options["split_dim"]
+            role = "matrix" if parts(tuple(param.shape), *layout) else "vector"
+        kind = _kind(role, getattr(member, "reason", ""))
+        kinds.setdefault(kind, []).append(member)
+    return [{**rates.of(kind), **group, "params": some} for kind, some in kinds.items()]
+
+
+def _kind(role: str, reason: str) -> str:
+    return KINDS.get(reason, "rest") if role == "vector" else "matrix"
+
+
+def _warn_of_unknown(group: Mapping[str, Any]) -> None:
+    for key in group.keys() - DEFAULTS.keys() - _KEPT:
+        near = difflib.get_close_matches(key, [*DEFAULTS, *_KEPT], n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        _warn(f"a parameter group has the key {key!r}, which means nothing here{hint}")
+
+
+def _warn_of_shapes(found: Mapping[Any, tuple[dict[str, Any], str]]) -> None:
+    """Say what shapes alone have decided, if they have decided anything that could be otherwise."""
+    lines = Counter(
+        f"  {'×'.join(map(str, p.shape)):<16} {options['role']:<7} {reason}"
+        for p, (options, reason) in found.items()
+        if len(p.shape) > 1
+    )
+    if sum(lines.values()) < 2:
+        return
+    table = "\n".join(f"{line}, {n} times" if n > 1 else line for line, n in lines.items())
+    _warn(
+        "the parameters have no names, so that their shapes alone have decided which are hidden "
+        f"matrices and which are embeddings, tables or heads:\n{table}\nPass the model itself, "
+        "DeVA(model, …), its named_parameters(), or groups with a role"
+    )
+
+
+def _warn(text: str) -> None:
+    """Warn in the line of the user's that has made the optimizer."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back and frame.f_globals["__name__"].startswith(("deva_optim.", "torch.")):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, stacklevel=level)
