@@ -7,9 +7,10 @@ from typing import Any
 
 from .modules import ModelParameter
 
-# The number of a block after the name of the list that holds it. In a network of stages, blocks
-# are numbered within them: `stages.1.blocks.3`.
-_BLOCK = re.compile(r"^(.*?(?:^|\.)(?:blocks?|layers?|layer\d+|h|stages|resblocks|groups)\.\d+)\.")
+# Everything up to the number of a block, after the name of the list that holds it; in a network
+# of stages blocks are numbered within them. If no list has such a name, any number is a block's.
+_LISTS = r"stages\.\d+\.(?:blocks|layers)|layers\.\d+\.blocks|blocks?|layers?|layer\d+|h|resblocks"
+_BLOCK = re.compile(rf"^(.*?(?:^|\.)(?:{_LISTS})\.\d+)\.")
 _NUMBERED = re.compile(r"^(.*?(?:^|\.)\d+)\.")
 
 
@@ -25,9 +26,8 @@ def layer_scales(
     blocks: dict[str, int] = {}
     layers = {}
     for p in params:
-        block = _block(p.names[0], pattern)
-        if block:
-            layers[p] = blocks.setdefault(block, len(blocks) + 1)
+        if block := pattern.match(p.names[0]):
+            layers[p] = blocks.setdefault(block[1], len(blocks) + 1)
         else:
             layers[p] = 0 if not blocks else -1  # before the blocks, or after them
     if not blocks:
@@ -38,15 +38,4 @@ def layer_scales(
         scale = 1.0 if layer < 0 else decay ** (last - layer)
         if scale < 1:
             found[p] = {"lr_scale": scale}
-    return found
-
-
-def _block(name: str, pattern: re.Pattern[str]) -> str:
-    """The name of the block that a parameter is in, the innermost of nested ones; "" if none."""
-    found = ""
-    while match := pattern.match(name.removeprefix(found).lstrip(".")):
-        inner = match[1]
-        found = f"{found}.{inner}" if found else inner
-        if pattern is _NUMBERED:
-            break
     return found
