@@ -2,6 +2,7 @@
 # make test   set up and run every check
 # make portability   run the numerical tests as other processors would; CORE=1 is the short form
 # make fuzz   run CASES=100000 random cases, or as many as SECONDS= allows, and print faults
+# make docs   build the documentation site into site/
 # make format fix what ruff can fix
 
 PYTHON ?= python3
@@ -14,7 +15,7 @@ JOBS ?= $(shell nproc)
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile \
 	--constraint constraints.txt
 
-.PHONY: demo test portability fuzz lint format clean
+.PHONY: demo docs test portability fuzz lint format clean
 
 demo: .venv/lab
 	$(BIN)/deva compare
@@ -29,6 +30,9 @@ fuzz: .venv/test
 	PYTHONPATH=tests $(BIN)/python -m fuzz --seed $(SEED) --jobs $(JOBS) \
 		$(if $(SECONDS),--seconds $(SECONDS),--cases $(CASES))
 
+docs: .venv/docs
+	$(BIN)/mkdocs build --strict
+
 lint: .venv/test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -39,7 +43,7 @@ format: .venv/test
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis dist runs
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis dist runs site
 
 # What the demo needs. The pinned torch first, so that nothing after it asks for another.
 .venv/lab: pyproject.toml constraints.txt
@@ -51,4 +55,9 @@ clean:
 # What the checks need besides, in the same environment.
 .venv/test: .venv/lab
 	$(INSTALL) --editable ".[test,check]"
+	touch $@
+
+# What the documentation site needs besides.
+.venv/docs: .venv/lab
+	$(INSTALL) --editable ".[docs]"
 	touch $@
