@@ -471,3 +471,21 @@ def test_adamw_takes_torchs_arguments_or_says_which_it_cannot() -> None:
     a = trajectory(lambda q: torch.optim.AdamW(q, 0.1, (0.8, 0.9), 1e-6, 0.2, False), torch.float64)
     b = trajectory(lambda q: do.AdamW(q, 0.1, (0.8, 0.9), 1e-6, 0.2, False), torch.float64)
     torch.testing.assert_close(a, b, rtol=0, atol=1e-13)  # five steps in float64
+
+
+def test_adamw_goes_on_from_a_checkpoint_of_torch() -> None:
+    model, ours = net(), net()
+    theirs = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1)
+    for _ in range(3):
+        step(model, theirs)
+    ours.load_state_dict(model.state_dict())
+    optimizer = do.AdamW(ours.parameters(), lr=1.0)
+    optimizer.load_state_dict(theirs.state_dict())
+    for _ in range(3):
+        step(model, theirs)
+        step(ours, optimizer)
+    for p, q in zip(model.parameters(), ours.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=0, atol=1e-6)  # three steps of 0.01 in float32
+    with_maximum = torch.optim.AdamW(net().parameters(), amsgrad=True)
+    with pytest.raises(ValueError, match="of method None"):
+        optimizer.load_state_dict(with_maximum.state_dict())

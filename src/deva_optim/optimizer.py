@@ -234,14 +234,17 @@ class BaseOptimizer(Optimizer):
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Load a state, in the precision in which it was saved; an error leaves the old one.
 
+        `AdamW` takes that of `torch.optim.AdamW`, too.
+
         torch casts every tensor to the dtype of its parameter, which would round the float32
         state of a bfloat16 weight; so the tensors are wrapped while torch looks at them.
         """
         for ours, theirs in zip(self.param_groups, state_dict["param_groups"], strict=False):
-            if ours["method"] != theirs.get("method"):
+            method = theirs.get("method", "adamw" if theirs.get("amsgrad") is False else None)
+            if ours["method"] != method:
                 raise ValueError(
-                    f"the state is of method {theirs.get('method')!r}, this optimizer is "
-                    f"{ours['method']!r}; load it into an optimizer of the same kind"
+                    f"the state is of method {method!r}, this optimizer is {ours['method']!r}; "
+                    "load it into an optimizer of the same kind"
                 )
         wrap = self.register_load_state_dict_pre_hook(wrapped)  # the last of the hooks before,
         unwrap = self.register_load_state_dict_post_hook(_unwrap_, prepend=True)  # the first after

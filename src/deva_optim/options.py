@@ -317,7 +317,8 @@ def checked_group(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict
 
 def complete_(group: dict[str, Any]) -> None:
     """Give a group what it lacks, from a checkpoint that is older than an option."""
-    is_rest = group.get("role") == "vector" and METHODS[group["method"]].vector is not None
+    method = METHODS[group.get("method", "adamw")]
+    is_rest = group.get("role") == "vector" and method.vector is not None
     if is_rest and "rest_betas" in group:
         group["betas"] = group.pop("rest_betas")
     absent = {"betas" if "momentum" in group else "", "rest_betas" if is_rest else ""}

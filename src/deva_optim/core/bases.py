@@ -108,7 +108,7 @@ def refresh_(L: Tensor, Q: Tensor, *, rank: Number = torch.inf) -> None:
     _reorder_(Q, order)
     rank = rank.squeeze(-1) if isinstance(rank, Tensor) else rank
     rest = (rayleigh <= noise) | (torch.arange(Q.shape[-1], device=Q.device) >= rank)
-    A = torch.where(rest.unsqueeze(-2), Q, A)
+    torch.where(rest.unsqueeze(-2), Q, A, out=A)
     try:
         # On an accelerator the host would have to wait for the answer, here and below.
         spent = orthonormalise_(A, noise if Q.device.type == "cpu" else None)
