@@ -62,6 +62,7 @@ class Settings:
     skip_first: bool = False
     graft: Literal["adam", "none"] = "adam"
     ema_rate: float = 0.999
+    adjust_lr_fn: Literal["match_rms_adamw", "original"] = "match_rms_adamw"
     first_bases: tuple[Array | None, Array | None] | None = None
 
 
@@ -298,7 +299,9 @@ def muon(X: Array, grads: Sequence[Array], o: Settings) -> Iterator[Array]:
             yield X
             continue
         M = beta1 * M + (1 - beta1) * G
-        X = decayed(X, msign(looked_ahead(M, G, o), o.msign), o, spectral_scale(X))
+        scale = max(1.0, X.shape[0] / X.shape[1]) ** 0.5
+        scale = scale if o.adjust_lr_fn == "original" else spectral_scale(X)
+        X = decayed(X, msign(looked_ahead(M, G, o), o.msign), o, scale)
         yield X
 
 
@@ -439,6 +442,7 @@ ELEMENTWISE: dict[str, Method] = {
 }
 MATRIX: dict[str, Method] = {
     "muon": muon,
+    "muon-original": muon,
     "adamuon": adamuon,
     "normuon": partial(adamuon, by_rows=True),
     "soap": soap,

@@ -420,28 +420,7 @@ def trajectory(optimizer_of, dtype: torch.dtype, steps: int = 5) -> torch.Tensor
     return p.detach()
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {},
-        {"lr": 0.02, "adjust_lr_fn": "original"},
-        {"nesterov": False, "momentum": 0.8},
-        {"ns_steps": 3, "ns_coefficients": (2.0, -1.5, 0.5), "adjust_lr_fn": "match_rms_adamw"},
-        {"eps": 1e-7, "weight_decay": 0.3, "adjust_lr_fn": None},
-    ],
-    ids=str,
-)
-def test_muon_means_by_its_arguments_what_torch_means(arguments) -> None:
-    theirs = {"lr": 0.02, "adjust_lr_fn": "match_rms_adamw", **arguments}
-    ours = {"lr": 0.02, **arguments}
-    a = trajectory(lambda p: torch.optim.Muon(p, **theirs), torch.float32)
-    b = trajectory(lambda p: do.Muon(p, **ours), torch.float32)
-    # torch iterates in bfloat16, whose rounding of 2⁻⁸ the quintic magnifies by up to its slope,
-    # 3.4 a step; a step moves an entry by 0.02 · 0.2 √9 · 1.2 at most, and there are five.
-    assert (a - b).abs().max() <= 5 * 0.02 * 0.6 * 1.2 * 2**-8 * 3.4**2
-    assert (a - trajectory(lambda p: do.Muon(p, lr=0.0), torch.float32)).abs().max() > 0.01
-
-
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch has a Muon from 2.9 on")
 def test_muons_arguments_come_in_torchs_order() -> None:
     import inspect
 

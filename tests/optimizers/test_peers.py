@@ -127,24 +127,28 @@ def test_adamw_is_torchs(settings, dtype):
 
 
 @pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch has a Muon from 2.9 on")
-@pytest.mark.parametrize("nesterov", [False, True])
-def test_muon_is_torchs(monkeypatch, nesterov):
-    """Muon of torch.
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"nesterov": False},
+        {"adjust_lr_fn": "original"},
+        {"adjust_lr_fn": None, "ns_steps": 3},
+        {"ns_coefficients": (2.0, -1.5, 0.5), "ns_steps": 7, "eps": 1e-7},
+    ],
+    ids=str,
+)
+def test_muon_is_torchs(monkeypatch, given):
+    """Muon of torch: the same arguments, and the same defaults but for the scale.
 
     - It scales by √max(1, n/m) unless told to match the RMS of AdamW, as ours does.
     - It iterates in bfloat16, ours in the precision of the weights: its cast is taken out.
     - It normalises by max(‖M‖, 1e-7), ours by ‖M‖, which is far above that here.
     """
     ours, theirs = twins(*MATRICES)
-    settings = {"lr": 0.03, "momentum": 0.9, "weight_decay": 0.2, "nesterov": nesterov}
+    settings = {"lr": 0.03, "momentum": 0.9, "weight_decay": 0.2, **given}
     mine = do.Muon(ours, **settings)
-    peer = torch.optim.Muon(
-        theirs,
-        **settings,
-        ns_coefficients=(3.4445, -4.7750, 2.0315),
-        ns_steps=5,
-        adjust_lr_fn="match_rms_adamw",
-    )
+    peer = torch.optim.Muon(theirs, **{"adjust_lr_fn": "match_rms_adamw", **settings})
     for _ in range(30):
         gradients = noise(ours)
         step(mine, ours, gradients)

@@ -28,6 +28,7 @@ CASES = {
     "deva-linf-nesterov": ("deva-linf", "deva-linf", {"nesterov": True}),
     "muon": ("muon", "muon", {}),
     "muon-nesterov": ("muon", "muon", {"nesterov": True}),
+    "muon-original": ("muon-original", "muon", {"adjust_lr_fn": "original"}),
     "muon-polar-express": ("muon", "muon", {"msign": "polar-express"}),
     "muon-soft": ("muon", "muon", {"msign": "soft"}),
     "adamuon": ("adamuon", "adamuon", {}),
