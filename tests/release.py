@@ -126,7 +126,8 @@ def dist(out: Path = ROOT / "dist") -> None:
     shutil.rmtree(out, ignore_errors=True)
     for folder, package in DISTRIBUTIONS.values():
         _run(sys.executable, "-m", "build", "--outdir", out, ROOT / folder)
-        check_contents(*out.glob(f"{package}-{version}-*.whl"), package)
+        (wheel,) = out.glob(f"{package}-{version}-*.whl")
+        check_contents(wheel, package)
     _run(sys.executable, "-m", "twine", "check", "--strict", *sorted(out.iterdir()))
     with tempfile.TemporaryDirectory() as name:
         _use(version, out, Path(name))

@@ -203,6 +203,12 @@ def test_the_version_is_in_one_place() -> None:
     assert "version" in LAB["dynamic"]
 
 
+def test_this_version_could_be_tagged() -> None:
+    check_tag(f"v{VERSION}")
+    changelog = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    assert re.findall(r"^## \[(.+?)\]", changelog, re.MULTILINE)[:2] == ["Unreleased", VERSION]
+
+
 def test_citation_names_this_version_and_the_paper() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
     assert {"cff-version", "message", "title", "authors", "version"} <= set(citation)
