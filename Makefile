@@ -4,6 +4,8 @@
 # make fuzz   run CASES=100000 random cases, or as many as SECONDS= allows, and print faults
 # make docs   build the documentation site into site/
 # make format fix what ruff can fix
+# make dist   build both distributions, and check them as a user would get them
+# make tag    check that TAG=v1.2.3 is the tag of this version
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -15,7 +17,7 @@ JOBS ?= $(shell nproc)
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile \
 	--constraint constraints.txt
 
-.PHONY: demo docs test portability fuzz lint format clean
+.PHONY: demo docs test portability fuzz lint format dist tag clean
 
 demo: .venv/lab
 	$(BIN)/deva compare
@@ -42,19 +44,31 @@ format: .venv/test
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+dist: .venv/dist
+	$(BIN)/python tests/release.py dist
+
+tag:
+	$(PYTHON) tests/release.py tag $(TAG)
+
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis dist runs site
 
 # What the demo needs. The pinned torch first, so that nothing after it asks for another.
-.venv/lab: pyproject.toml constraints.txt
+.venv/lab: pyproject.toml lab/pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(INSTALL) torch numpy
-	$(INSTALL) --editable ".[lab]"
+	$(INSTALL) --editable . --editable lab
 	touch $@
 
 # What the checks need besides, in the same environment.
 .venv/test: .venv/lab
-	$(INSTALL) --editable ".[test,check]"
+	$(INSTALL) --editable ".[test,check]" --editable lab
+	touch $@
+
+# What builds and checks the distributions, which are installed in an environment of their own.
+.venv/dist: constraints.txt
+	$(PYTHON) -m venv .venv
+	$(INSTALL) build mypy twine
 	touch $@
 
 # What the documentation site needs besides.

@@ -30,6 +30,11 @@ else:  # pytest brings it
 
 ROOT = Path(__file__).parents[1]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+_LAB: dict[str, Any] = tomllib.loads((ROOT / "lab/pyproject.toml").read_text("utf-8"))
+LAB: dict[str, Any] = {  # what the hook adds included, but for the library itself
+    **_LAB["project"],
+    "dependencies": _LAB["tool"]["hatch"]["metadata"]["hooks"]["custom"]["dependencies"],
+}
 
 POSIX = os.name == "posix"
 needs_posix = pytest.mark.skipif(

@@ -10,7 +10,7 @@ from .optimizers.soap import SOAP
 from .optimizers.vector import AdamW, Lion, Signum
 from .routing import describe, param_groups
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "METHODS",

@@ -18,7 +18,7 @@ from deva_lab.models import gpt
 from deva_lab.presets import OFFERS
 from deva_lab.tasks import TASKS
 from deva_lab.usage.race import DESCRIPTION
-from helpers import PROJECT
+from helpers import LAB, PROJECT
 
 COMMANDS = ("compare", "train", "methods", "bench", "report", "data", "reproduce", "race")
 # Python imports a module of this name when it starts. What is hidden is not found, as if it were
@@ -157,14 +157,23 @@ def test_a_module_that_is_asked_for_nowhere_else_is_named_too(monkeypatch, capsy
 
 
 def test_extras_are_those_of_the_project():
+    brought = {"lab": LAB["dependencies"], **LAB["optional-dependencies"]}
     asked = {
         (re.split(r"[<>=\[]", requirement)[0], extra)
-        for extra, requirements in PROJECT["optional-dependencies"].items()
-        if extra in ("lab", "hub", "tensorboard")
+        for extra, requirements in brought.items()
         for requirement in requirements
     }
     named = {entry for module, entry in EXTRAS.items() if module not in ("fsspec", "pyarrow")}
     assert named == asked
+
+
+def test_the_library_has_the_extras_of_the_laboratory():
+    """So that one name is enough: `pip install "deva-optim[hub]"`."""
+    ours = PROJECT["optional-dependencies"]
+    assert ours["lab"] == ["deva-lab"]
+    assert {name: ours[name] for name in LAB["optional-dependencies"]} == {
+        name: [f"deva-lab[{name}]"] for name in LAB["optional-dependencies"]
+    }
 
 
 def test_a_missing_extra_can_be_passed_between_processes():
