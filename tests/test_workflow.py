@@ -83,10 +83,9 @@ def test_the_linters_are_those_of_make_lint(jobs: dict[str, Any]) -> None:
 def test_the_laboratory_is_installed_from_the_clone(jobs: dict[str, Any]) -> None:
     """The extras of the library ask for it, and pip would look for it on PyPI."""
     lines = [line for job in jobs.values() for line in commands(job).splitlines()]
+    lines += (ROOT / "Makefile").read_text("utf-8").splitlines()
     installs = [line for line in lines if "--editable" in line and "[docs]" not in line]
-    assert len(installs) == 2
-    makefile = (ROOT / "Makefile").read_text("utf-8")
-    installs += [line for line in makefile.splitlines() if "--editable" in line]
+    assert len(installs) == 4
     assert all(line.endswith("--editable lab") for line in installs)
 
 
