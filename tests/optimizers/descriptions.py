@@ -45,6 +45,11 @@ BETAS: dict[str, Kwargs] = {"betas": {"betas": (0.8, 0.9)}}
 EPS: dict[str, Kwargs] = {"eps": {"eps": 1e-6}}
 NESTEROV: dict[str, Kwargs] = {"nesterov": {"nesterov": True}}
 MOMENTUM: dict[str, Kwargs] = {"momentum": {"momentum": 0.8}}
+TORCHS: dict[str, Kwargs] = {
+    "ns_steps": {"ns_steps": 3, "ns_coefficients": (2.0, -1.5, 0.5)},
+    "original": {"adjust_lr_fn": "original"},
+    "as torch's": {"adjust_lr_fn": None},
+}
 MSIGN: dict[str, Kwargs] = {
     "msign": {"msign": "polar-express"},
     "exact msign": {"msign": "svd"},
@@ -80,10 +85,10 @@ OWN: dict[type[Optimizer], dict[str, Kwargs]] = {
     do.DeVA: DEVA,
     do.DeVASinf: DEVA,
     do.DeVALinf: {**BETAS, **EPS, **NESTEROV},
-    do.AdamW: {**BETAS, **EPS},
+    do.AdamW: {**BETAS, **EPS, "fused": {"fused": True}},
     do.Signum: {**MOMENTUM, **NESTEROV},
     do.Lion: {**BETAS},
-    do.Muon: {**MOMENTUM, **NESTEROV, **MSIGN, **REST, **EPS},
+    do.Muon: {**MOMENTUM, **NESTEROV, **MSIGN, **REST, **EPS, **TORCHS},
     do.AdaMuon: {
         **BETAS,
         **EPS,
@@ -133,7 +138,16 @@ BAD_VALUES: list[tuple[Kwargs, type[Exception], str]] = [
     ({"betas": (0.9, 0.9, 1.0)}, ValueError, r"betas\[2\] must be in \[0, 1\), got 1\.0"),
     ({"betas": (0.9,)}, ValueError, r"betas must be two or three numbers, got \(0\.9,\)"),
     ({"betas": 0.9}, ValueError, r"betas must be two or three numbers, got 0\.9"),
-    ({"momentum": 1.5}, ValueError, r"betas\[0\] must be in \[0, 1\), got 1\.5"),
+    ({"amsgrad": True}, ValueError, "amsgrad is not supported, and must be False, got True"),
+    (
+        {"adjust_lr_fn": "half"},
+        ValueError,
+        "adjust_lr_fn must be 'match_rms_adamw', .*, got 'half'",
+    ),
+    ({"ns_steps": 0}, ValueError, "ns_steps must be a whole number of at least 1, got 0"),
+    ({"ns_coefficients": (1.0, 2.0)}, ValueError, "ns_coefficients must be three numbers, got"),
+    ({"rest_lr": -1.0}, ValueError, "rest_lr must be at least 0 and finite, got -1.0"),
+    ({"momentum": 1.5}, ValueError, r"momentum must be in \[0, 1\), got 1\.5"),
     ({"rest_betas": (0.9, nan)}, ValueError, r"rest_betas\[1\] must be in \[0, 1\), got nan"),
     ({"eps": -1e-8}, ValueError, "eps must be at least 0 and finite, got -1e-08"),
     ({"ema_rate": 1.0}, ValueError, r"ema_rate must be in \[0, 1\), got 1"),
@@ -171,7 +185,8 @@ def errors_of(cls: type[Optimizer]) -> Callable[..., list[ErrorOptimizerInput]]:
         imaginary = weight.detach().cfloat()
         imaginary.grad = torch.ones_like(imaginary)  # frozen when it is given, and so not refused
         bad = [x for x in BAD_VALUES if options_of(cls).issuperset(x[0])]
-        bad += [({x: True}, TypeError, f"unexpected keyword argument '{x}'") for x in UNSUPPORTED]
+        refused = set(UNSUPPORTED) - options_of(cls)
+        bad += [({x: True}, TypeError, f"unexpected keyword argument '{x}'") for x in refused]
         return [
             *(_refused([weight], error, regex, kwargs) for kwargs, error, regex in bad),
             *(_refused(params, error, regex) for params, error, regex in _bad_params(weight)),

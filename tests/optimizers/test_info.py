@@ -43,9 +43,13 @@ class TestOptimizerInfo(DescribedTestCase):
         """test_optim_infos_do_not_specify_global_cliquey_kwargs, and nothing else is left out."""
         inputs = optim_info.optim_inputs_func(device=device)
         given = {key for x in inputs for key in x.kwargs}
-        # What concerns several ranks takes processes: see tests/distributed.
-        ranks = {"process_group", "wire_dtype"}
-        assert given == options_of(optim_info.optim_cls) - {"foreach"} - ranks
+        # What concerns several ranks takes processes: see tests/distributed; rates of their own and
+        # what is refused: see tests/test_loops.py.
+        elsewhere = {
+            *("process_group", "wire_dtype", "foreach", "amsgrad", "capturable", "differentiable"),
+            *("rest_lr", "rest_weight_decay", "embedding_lr", "head_lr"),
+        }
+        assert given == options_of(optim_info.optim_cls) - elsewhere
 
     def test_every_optimizer_is_described(self, device):
         public = (getattr(do, name) for name in do.__all__)

@@ -139,8 +139,11 @@ def scheduled(group: dict[str, Any], step: int) -> None:
     group["lr"] = OPTIONS["lr"] * (1 + step % 3) / 2
     if step == 4:
         group["weight_decay"] = 0.25
-        group["betas"] = tuple(0.75 * beta for beta in group["betas"])
-        group["rest_betas"] = tuple(0.75 * beta for beta in group["rest_betas"])
+        for key in ("betas", "rest_betas"):
+            if key in group:
+                group[key] = tuple(0.75 * beta for beta in group[key])
+        if "momentum" in group:
+            group["momentum"] *= 0.75
 
 
 def scheduled_in_place(group: dict[str, Any], step: int) -> None:

@@ -10,7 +10,7 @@ import difflib
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, get_args
 
 from torch import Tensor
@@ -83,6 +83,8 @@ def assigned(group: Mapping[str, Any], *, by_model: bool, rates: Rates) -> list[
     named.pop("param_names", None)
     _warn_of_unknown(group)
     params = [member[1] if isinstance(member, tuple) else member for member in named["params"]]
+    if not by_model and _has_own_betas(named) and not any(map(_is_matrix(named), params)):
+        named["role"] = "vector"
     if "role" in named or not by_model or not params or len(set(map(id, params))) < len(params):
         return _by_rate(named, rates)  # nothing to route, or an error for the optimizer
     found = routes(named["params"])
@@ -90,7 +92,21 @@ def assigned(group: Mapping[str, Any], *, by_model: bool, rates: Rates) -> list[
         _warn_of_shapes(found)
     for p, (options, reason) in found.items():
         found[p] = {**rates.of(_kind(options["role"], reason)), **options}, reason
-    return [{**r, **named, "params": r["params"], "role": r["role"]} for r in grouped(found)]
+    routed = grouped(found)
+    mixed = len({r["role"] for r in routed}) > 1
+    return [
+        {**r, **_for_role(r["role"], named, mixed), "params": r["params"], "role": r["role"]}
+        for r in routed
+    ]
+
+
+def _for_role(role: str, group: Mapping[str, Any], mixed: bool) -> dict[str, Any]:
+    """What the user says of a group, for those of its members that have a role.
+
+    The betas of a group that has both are those of its matrices.
+    """
+    others = ("betas", "momentum") if mixed and role == "vector" else ()
+    return {key: value for key, value in group.items() if key not in others}
 
 
 def _members(group: Mapping[str, Any]) -> list[Any]:
@@ -128,16 +144,26 @@ def _by_rate(group: Mapping[str, Any], rates: Rates) -> list[dict[str, Any]]:
     if not rates:
         return [dict(group)]
     kinds: dict[str, list[Any]] = {}
+    is_matrix = _is_matrix(group)
     for member in group["params"]:
         param = member[1] if isinstance(member, tuple) else member
         role = group.get("role", "auto")
-        if role == "auto" and isinstance(param, Tensor):
-            options = {**DEFAULTS, **group}
-            layout = options["layout"], options["split"], options["split_dim"]
-            role = "matrix" if parts(tuple(param.shape), *layout) else "vector"
+        if role == "auto":
+            role = "matrix" if is_matrix(param) else "vector"
         kind = _kind(role, getattr(member, "reason", ""))
         kinds.setdefault(kind, []).append(member)
     return [{**rates.of(kind), **group, "params": some} for kind, some in kinds.items()]
+
+
+def _has_own_betas(group: Mapping[str, Any]) -> bool:
+    return "role" not in group and not group.keys().isdisjoint(("betas", "momentum"))
+
+
+def _is_matrix(group: Mapping[str, Any]) -> Callable[[Any], bool]:
+    """Whether a parameter has the shape of a matrix, by the layout of its group."""
+    layout, split, dim = (group.get(key, DEFAULTS[key]) for key in ("layout", "split", "split_dim"))
+    split = tuple(split) if isinstance(split, list) else split
+    return lambda p: isinstance(p, Tensor) and bool(parts(tuple(p.shape), layout, split, dim))
 
 
 def _kind(role: str, reason: str) -> str:
