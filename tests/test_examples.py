@@ -51,7 +51,7 @@ def test_fine_tuning_goes_on_from_the_checkpoint_that_is_left(tmp_path: Path) ->
     whole = example["fine_tune"](settings)
     losses = [entry["loss"] for entry in whole.state.log_history if "loss" in entry]
     assert len(losses) == 6
-    assert losses[-1] < losses[0] - 0.1
+    assert max(losses[-2:]) < min(losses[:2]) - 0.05
     for checkpoint in ("checkpoint-4", "checkpoint-6"):  # as if it had been stopped at step 3
         shutil.rmtree(tmp_path / checkpoint)
     then = example["fine_tune"](settings)
@@ -62,11 +62,11 @@ def test_fine_tuning_goes_on_from_the_checkpoint_that_is_left(tmp_path: Path) ->
 
 def test_the_measurement_of_lora_has_a_row_for_each_method(capsys) -> None:
     pytest.importorskip("peft")
-    runpy.run_path(str(EXAMPLES / "lora_rates.py"))["main"](2, 2, [1e-3, 1e-2], 2)
+    runpy.run_path(str(EXAMPLES / "lora_rates.py"))["main"](2, 2, [1e-2], 2)
     rows = capsys.readouterr().out.splitlines()
     methods = ["AdamW", "DeVA, A and B elementwise", "DeVA, A and B matrices"]
     assert [row[:28].strip() for row in rows[2:5]] == methods
-    assert all(row.count("±") == 2 for row in rows[2:5])
+    assert all(row.count("±") == 1 for row in rows[2:5])
     assert [row.split(":")[0] for row in rows[5:7]] == methods[1:]
 
 
