@@ -15,7 +15,8 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 from transformers import GPT2Config, GPT2LMHeadModel
 
-import deva_optim
+from deva_optim import DeVA
+from deva_optim.integrations.accelerate import clip_grad_norm_, log_telemetry
 
 
 def counting(rows: int = 64, length: int = 16, vocabulary: int = 64) -> torch.Tensor:
@@ -35,9 +36,9 @@ def tiny_gpt2() -> GPT2LMHeadModel:
 
 def train(folder: Path, epochs: int) -> list[float]:
     """Train up to so many epochs, going on from the last one in the folder; returns the losses."""
-    accelerator = Accelerator()
+    accelerator = Accelerator()  # log_with="tensorboard" or another, and then `init_trackers`
     model = tiny_gpt2()
-    optimizer = deva_optim.DeVA(model, lr=1e-2)  # before `prepare`, which also shards it for FSDP2
+    optimizer = DeVA(model, lr=1e-2)  # before `prepare`, which also shards it for FSDP2
     warmup = LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 4))
     loader = DataLoader(counting(), batch_size=16)
     model, optimizer, loader, warmup = accelerator.prepare(model, optimizer, loader, warmup)
@@ -45,14 +46,17 @@ def train(folder: Path, epochs: int) -> list[float]:
     done = len(list(folder.glob("epoch-*")))
     if done:
         accelerator.load_state(str(folder / f"epoch-{done - 1}"))
-    losses = []
+    losses, step = [], done * len(loader)
     for epoch in range(done, epochs):
         for tokens in loader:
             loss = model(input_ids=tokens, labels=tokens).loss
             accelerator.backward(loss)
+            clip_grad_norm_(accelerator, optimizer, 1.0)
             optimizer.step()
             warmup.step()
             optimizer.zero_grad()
+            step += 1
+            log_telemetry(accelerator, optimizer, step, every=4)
             losses.append(loss.item())
         accelerator.print(f"epoch {epoch}: {losses[-1]:.3f}")
         accelerator.save_state(str(folder / f"epoch-{epoch}"))

@@ -12,7 +12,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
-import deva_optim
+from deva_optim import DeVA
+from deva_optim.integrations.transformers import TelemetryCallback, optimizer
 
 
 def counting(
@@ -38,6 +39,8 @@ def train(folder: Path, epochs: int) -> list[float]:
     model = tiny_llama()
     settings = TrainingArguments(
         output_dir=str(folder),
+        learning_rate=1e-2,  # for so small a model; `DeVA` gets it from here, as it gets the decay
+        weight_decay=0.1,
         num_train_epochs=epochs,
         per_device_train_batch_size=16,
         lr_scheduler_type="constant_with_warmup",
@@ -48,8 +51,13 @@ def train(folder: Path, epochs: int) -> list[float]:
         report_to=[],
         disable_tqdm=True,
     )
-    optimizer = deva_optim.DeVA(model, lr=1e-2)
-    trainer = Trainer(model, settings, train_dataset=counting(), optimizers=(optimizer, None))
+    trainer = Trainer(
+        model,
+        settings,
+        train_dataset=counting(),
+        optimizer_cls_and_kwargs=optimizer(DeVA, settings),
+    )
+    trainer.add_callback(TelemetryCallback(trainer, every=4))  # to what `report_to` names
     last = get_last_checkpoint(str(folder)) if folder.exists() else None
     trainer.train(resume_from_checkpoint=last)
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]

@@ -21,6 +21,7 @@ PAGE = (ROOT / "docs" / "architecture.md").read_text("utf-8")
 # What each part imports, the upper ones first: an import goes to a part further down.
 PARTS: dict[str, set[str]] = {
     "deva_optim": {"clipping", "core", "optimizers", "routing"},
+    "integrations": {"clipping", "optimizer", "optimizers", "telemetry"},
     "clipping": {"optimizer"},
     "optimizers": {"averages", "core", "optimizer", "options"},
     "averages": set(),
@@ -34,6 +35,8 @@ PARTS: dict[str, set[str]] = {
 }
 # Importing DTensor takes a while, and most optimizers never have one.
 LAZY = Import("deva_optim.local", "deva_optim.distributed.step", lazy=True)
+# The frameworks that a module of `integrations` may import; all else needs torch alone.
+FRAMEWORKS = {"deva_optim.integrations.transformers": {"transformers"}}
 
 
 # Imports -----------------------------------------------------------------------------------------
@@ -71,10 +74,18 @@ def test_the_code_for_ranks_alone_is_imported_when_it_is_first_used() -> None:
 
 
 def test_the_library_imports_torch_and_the_standard_library_alone() -> None:
-    packages = {x.imported.split(".")[0] for x in imports(PACKAGE)}
-    assert "deva_lab" not in packages
-    assert packages - set(sys.stdlib_module_names) == {"deva_optim", "torch"}
-    assert "importlib" not in packages  # an import by name would be seen by none of these tests
+    others: dict[str, set[str]] = {}
+    for importer, imported, _ in imports(PACKAGE):
+        package = imported.split(".")[0]
+        assert package != "importlib"  # an import by name would be seen by none of these tests
+        if package not in {"deva_optim", "torch", *sys.stdlib_module_names}:
+            others.setdefault(importer, set()).add(package)
+    assert others == FRAMEWORKS
+
+
+def test_nothing_imports_the_integrations() -> None:
+    into = [x for x in imports(PACKAGE) if x.imported.startswith("deva_optim.integrations")]
+    assert {part_of(x.importer) for x in into} == {"integrations"}
 
 
 def cycle(modules: dict[str, set[str]]) -> list[str]:

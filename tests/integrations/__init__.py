@@ -1,0 +1,1 @@
+"""Tests of `deva_optim.integrations`, each against the package that it is for."""
