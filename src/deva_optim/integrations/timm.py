@@ -77,9 +77,6 @@ def param_group_fn(
         groups = param_group_fn(weight_decay=0.05, layer_decay=0.75)
         optimizer = create_optimizer_v2(model, "deva", lr=3e-4, param_group_fn=groups)
 
-    timm's schedulers multiply the rates by `lr_scale`, which is where layer decay is; those of
-    torch do not know it.
-
     Args:
         weight_decay: For what is decayed. timm does not tell the function what it was given.
         layer_decay: The rate of a layer over that of the next one; None has one rate for all.
@@ -90,23 +87,22 @@ def param_group_fn(
     """
 
     def groups(model: nn.Module) -> list[dict[str, Any]]:
-        exempt = getattr(model, "no_weight_decay", set)()
-        shared = {"weight_decay": weight_decay, "no_weight_decay_list": exempt}
+        exempt: set[str] = getattr(model, "no_weight_decay", set)()
+        shared: dict[str, Any] = {"weight_decay": weight_decay, "no_weight_decay_list": exempt}
         if layer_decay is None:
             theirs = param_groups_weight_decay(model, **shared)
         else:
             scales = {"min_scale": min_scale, "no_opt_scale": no_opt_scale}
             theirs = param_groups_layer_decay(model, layer_decay=layer_decay, **scales, **shared)
         ours = param_groups(model, overrides=overrides, split=split)
-        place = {id(p): (i, name) for i, g in enumerate(ours) for name, p in g["params"]}
+        place = {pair[1]: (i, pair) for i, g in enumerate(ours) for pair in g["params"]}
         found = []
         for group in theirs:
             parts: dict[int, list[Any]] = {}
             for p in group["params"]:
-                i, name = place[id(p)]
-                parts.setdefault(i, []).append((name, p))
-            for i, params in parts.items():
-                found.append({**group, **ours[i], "params": params})
+                i, pair = place[p]
+                parts.setdefault(i, []).append(pair)
+            found += [{**group, **ours[i], "params": pairs} for i, pairs in parts.items()]
         return found
 
     return groups
