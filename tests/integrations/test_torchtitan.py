@@ -119,6 +119,14 @@ def test_one_line_trains_as_the_optimizer_of_the_model_does(titan: Any) -> None:
     assert losses[-1] < losses[0]
 
 
+def test_kinds_of_parameters_have_rates_of_their_own(titan: Any) -> None:
+    rates = {"lr": 0.01, "embedding_lr": 0.2, "head_lr": 0.004, "rest_lr": 0.03}
+    (optimizer,) = titan.default_deva(**rates).build(model_parts=[Model()])
+    found = by_name(optimizer)
+    names = ("layers.0.w1.weight", "tok_embeddings.weight", "output.weight", "norm.weight")
+    assert [found[name]["lr"] for name in names] == [*rates.values()]
+
+
 def test_groups_by_pattern_and_optimizers_of_torchtitan_stand_beside_ours(titan: Any) -> None:
     model = Model()
     optimizers = configured(
