@@ -1,5 +1,7 @@
 """DeVA in Lightning: a tiny GPT-2 learns to count; run it again and it goes on.
 
+What the optimizer tells of each matrix is logged beside the loss.
+
 python examples/lightning_fit.py [FOLDER]
 """
 
@@ -12,11 +14,13 @@ from typing import Any
 import lightning
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import deva_optim
+from deva_optim.integrations.lightning import TelemetryCallback
 
 
 def counting(rows: int = 64, length: int = 16, vocabulary: int = 64) -> torch.Tensor:
@@ -42,6 +46,7 @@ class Counter(lightning.LightningModule):
         """The loss of a batch."""
         loss: torch.Tensor = self.gpt2(input_ids=tokens, labels=tokens).loss
         self.losses.append(loss.item())
+        self.log("loss", loss)
         return loss
 
     def configure_optimizers(self) -> dict[str, Any]:
@@ -60,8 +65,8 @@ def train(folder: Path, epochs: int) -> list[float]:
     trainer = lightning.Trainer(
         max_epochs=epochs,
         default_root_dir=folder,
-        callbacks=[ModelCheckpoint(folder, save_last=True)],
-        logger=False,
+        callbacks=[ModelCheckpoint(folder, save_last=True), TelemetryCallback(every=4)],
+        logger=CSVLogger(folder),  # or any other: telemetry goes to all of them
         enable_progress_bar=False,
         enable_model_summary=False,
     )

@@ -21,7 +21,7 @@ PAGE = (ROOT / "docs" / "architecture.md").read_text("utf-8")
 # What each part imports, the upper ones first: an import goes to a part further down.
 PARTS: dict[str, set[str]] = {
     "deva_optim": {"clipping", "core", "optimizers", "routing"},
-    "integrations": {"clipping", "optimizer", "optimizers", "telemetry"},
+    "integrations": {"clipping", "optimizer", "optimizers", "routing", "telemetry"},
     "clipping": {"optimizer"},
     "optimizers": {"averages", "core", "optimizer", "options"},
     "averages": set(),
@@ -36,7 +36,12 @@ PARTS: dict[str, set[str]] = {
 # Importing DTensor takes a while, and most optimizers never have one.
 LAZY = Import("deva_optim.local", "deva_optim.distributed.step", lazy=True)
 # The frameworks that a module of `integrations` may import; all else needs torch alone.
-FRAMEWORKS = {"deva_optim.integrations.transformers": {"transformers"}}
+FRAMEWORKS = {
+    "deva_optim.integrations.lightning": {"lightning"},
+    "deva_optim.integrations.timm": {"timm"},
+    "deva_optim.integrations.torchtitan": {"torchtitan"},
+    "deva_optim.integrations.transformers": {"transformers"},
+}
 
 
 # Imports -----------------------------------------------------------------------------------------
