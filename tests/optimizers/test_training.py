@@ -94,10 +94,11 @@ def test_deva_beats_adamw_each_at_its_best_rate() -> None:
         for lr in rates:
             model = SMALL.model()
             losses.append(trained(model, build(do.param_groups(model), lr=lr), SMALL))
-        assert min(losses) < min(losses[0], losses[-1])  # else the best may lie beyond
+        # Else the best may lie beyond. Rounding alone moves a loss by 0.01, the ends are 0.1 above.
+        assert min(losses) < min(losses[0], losses[-1]) - 0.03
         return min(losses)
 
-    deva = best(do.DeVA, (16e-3, 32e-3, 64e-3, 128e-3))
+    deva = best(do.DeVA, (8e-3, 32e-3, 64e-3, 256e-3))
     adamw = best(do.AdamW, (8e-3, 16e-3, 32e-3, 64e-3))
     assert deva < adamw - 0.05
 
