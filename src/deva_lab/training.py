@@ -69,7 +69,7 @@ def train(
     with log:
         if log.wanted:
             about = {"command": command, "environment": environment(settings.device, ranks)}
-            log.begin(settings.id, settings.saved(), about, run.progress.step, points(run))
+            log.begin(settings.id, settings.saved(), about, points(run))
         if run.progress.step == 0:
             run.evaluate()
             log.add(newest(run))

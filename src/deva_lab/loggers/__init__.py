@@ -54,11 +54,10 @@ class Log:
         id: str,
         settings: Mapping[str, Any],
         about: Mapping[str, Any],
-        step: int,
         known: Iterable[Point],
     ) -> None:
         """Open all loggers, and give each the points of a resumed run that it does not have."""
-        subject, known = Subject(id, self._folder, settings, about, step), list(known)
+        subject = Subject(id, self._folder, settings, about)
         for name in self._names:
             self._try(name, partial(self._open, name, subject))
         for point in known:

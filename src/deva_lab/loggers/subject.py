@@ -21,7 +21,6 @@ class Subject:
     folder: Path  # of the comparison, whose name all of its runs share
     settings: Mapping[str, Any]
     about: Mapping[str, Any]  # command, environment
-    step: int  # where it goes on from; 0 at the beginning
 
     @property
     def group(self) -> str:

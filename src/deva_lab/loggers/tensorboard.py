@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from ..errors import MissingExtra
@@ -25,10 +26,8 @@ class TensorBoard:
         from torch.utils.tensorboard.writer import SummaryWriter
 
         folder = subject.folder / "tensorboard" / subject.id
-        begun = folder.is_dir()
-        self.last = subject.step if begun and subject.step else -1
-        # Readers drop what a killed run wrote from here on: it comes again.
-        self._writer = SummaryWriter(str(folder), purge_step=self.last + 1 if begun else None)
+        self.last = _last_step(folder) if folder.is_dir() else -1
+        self._writer = SummaryWriter(str(folder))
         if self.last < 0:
             about = {"settings": subject.settings, **subject.about, "comparison": subject.group}
             for name, value in about.items():
@@ -36,7 +35,7 @@ class TensorBoard:
 
     def add(self, step: int, values: Values) -> None:
         """Write a point."""
-        for name, value in values.items():
+        for name, value in sorted(values.items(), key=lambda item: item[0] == "seconds"):
             self._writer.add_scalar(name, value, step)
         self._writer.flush()
 
@@ -45,6 +44,16 @@ class TensorBoard:
         if outcome:
             self._writer.add_text("result", _code(outcome), int(outcome["result/step"]))
         self._writer.close()
+
+
+def _last_step(folder: Path) -> int:
+    """The last step that a folder has a point of; −1 if it has none."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder), {"scalars": 0, "tensors": 1})  # all of the scalars
+    events.Reload()
+    known = "seconds" in events.Tags()["scalars"]
+    return max((event.step for event in events.Scalars("seconds")), default=-1) if known else -1
 
 
 def _code(value: Any) -> str:

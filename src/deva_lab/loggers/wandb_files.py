@@ -43,8 +43,9 @@ def records(path: Path) -> Iterator[Any]:
     """The messages of a file, up to where a kill has cut it off."""
     from wandb.proto import wandb_internal_pb2
 
+    messages: Any = wandb_internal_pb2  # which are made at run time
     for data in _whole(path.read_bytes()):
-        record = wandb_internal_pb2.Record()
+        record = messages.Record()
         record.ParseFromString(data)
         yield record
 

@@ -66,6 +66,7 @@ def add_output(parser: argparse.ArgumentParser, kind: str) -> None:
     )
     out.add_argument(
         "--log",
+        "--log-to",  # for torchrun, which takes --log for an option of its own
         metavar="LIST",
         help=f"{', '.join(LOGGERS)}: log curves, telemetry and settings there as well, a run each "
         "(none)",
