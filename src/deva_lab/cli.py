@@ -9,9 +9,10 @@ from importlib import import_module
 from io import TextIOWrapper
 from typing import Any, Final
 
+from .config import with_config
 from .errors import LostWorker, MissingExtra, UsageError
 from .extras import extra_of, require
-from .usage import bench, compare, data, methods, race, report, reproduce, train
+from .usage import bench, compare, completion, data, methods, race, report, reproduce, train
 
 DESCRIPTION = """\
 Compare optimizers on real training, on your own machine.
@@ -28,6 +29,8 @@ PACKAGES: Final = {
     "lab": "the laboratory's packages",
     "hub": "the packages of the Hugging Face hub",
     "tensorboard": "TensorBoard",
+    "wandb": "Weights & Biases",
+    "mlflow": "MLflow",
 }
 
 
@@ -38,8 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")
     words = list(sys.argv[1:] if argv is None else argv)
     options = parser().parse_args(words)
-    options.words = words
     try:
+        options = with_config(options, words, parser)
+        options.words = words
         return _run(options)
     except MissingExtra as error:
         return _say_missing(options.command, error)
@@ -59,16 +63,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-def parser() -> argparse.ArgumentParser:
-    """All commands with their options."""
-    top = argparse.ArgumentParser(
+def parser(
+    kind: type[argparse.ArgumentParser] = argparse.ArgumentParser,
+) -> argparse.ArgumentParser:
+    """All commands with their options, in parsers of a kind."""
+    top = kind(
         prog="deva",
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (compare, train, methods, bench, report, data, reproduce, race):
+    for module in (compare, train, methods, bench, report, data, reproduce, race, completion):
         module.add(commands)
     return top
 

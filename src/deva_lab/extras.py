@@ -24,13 +24,21 @@ EXTRAS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "fsspec": ("fsspec", "hub"),  # datasets asks for this one and the next
         "pyarrow": ("pyarrow", "hub"),
         "tensorboard": ("tensorboard", "tensorboard"),
+        "wandb": ("wandb", "wandb"),
+        "mlflow": ("mlflow-skinny", "mlflow"),
+        "sqlalchemy": ("sqlalchemy", "mlflow"),  # of its store on this machine, as the next
+        "alembic": ("alembic", "mlflow"),
     }
 )
 
 
 def require(module: str) -> None:
-    """Raise MissingExtra unless the module is installed; it is not imported."""
-    if importlib.util.find_spec(module) is None:
+    """Raise MissingExtra unless the module is installed; it is not imported.
+
+    A folder of that name where the command is typed, as W&B makes one, is no module.
+    """
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
         raise MissingExtra(*EXTRAS[module])
 
 

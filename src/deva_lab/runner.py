@@ -20,6 +20,7 @@ import torch
 
 from .errors import LostWorker, warn
 from .keeping import Keeping
+from .loggers import Log
 from .progress import Event, Result
 from .ranks import ALONE, Ranks
 from .settings import RunSettings
@@ -36,7 +37,7 @@ class Orders:
     folder: Path  # each run has its checkpoints in folder/runs/id
     command: str
     save_every: float = 60.0  # seconds
-    tensorboard: bool = False
+    log: tuple[str, ...] = ()  # names of loggers
 
 
 def run_all(
@@ -69,10 +70,6 @@ def run_one(
     """The result of a run, gone on with if it has a checkpoint."""
     task = make_task(settings, report=lambda text: None)
     keeping = Keeping(orders.folder / "runs" / settings.id, every_seconds=orders.save_every)
-    if orders.tensorboard and ranks.leads:
-        from .board import logged
-
-        watch = logged(watch, orders.folder / "tensorboard" / settings.id)
     return train(
         settings,
         task,
@@ -83,6 +80,7 @@ def run_one(
         command=orders.command,
         ranks=ranks,
         say=say,
+        log=Log(orders.log, orders.folder, speaks=ranks.leads),
     )
 
 

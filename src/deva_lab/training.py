@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from deva_optim.optimizer import BaseOptimizer
+from deva_optim.telemetry import Telemetry
 
 from . import checkpoint, parallel
 from .ahead import Ahead
@@ -21,6 +22,8 @@ from .entrants import Entrant
 from .environment import environment
 from .errors import UsageError
 from .keeping import Keeping
+from .loggers import Log
+from .points import newest, outcome, points
 from .progress import Event, Progress, Result
 from .ranks import ALONE, Ranks
 from .settings import RunSettings
@@ -43,6 +46,7 @@ def train(
     command: str = "",
     ranks: Ranks = ALONE,
     say: Callable[[str], None] = lambda text: None,
+    log: Log | None = None,
 ) -> Result:
     """The result of a run, as a line of results.jsonl has it.
 
@@ -56,32 +60,53 @@ def train(
         command: What the user typed, for the result.
         ranks: The ranks that train it together, of which this process is one.
         say: Hears what a person should know.
+        log: Where its curves go besides.
     """
-    run = Run(settings, task, ranks)
+    log = log or Log()
+    run = Run(settings, task, ranks, observed=log.wanted)
     if keeping is not None and resume:
         checkpoint.load(keeping.folder, run, say)
-    if run.progress.step == 0:
-        run.evaluate()
-        watch(run.event(evaluated=True))
-    start = run.progress.step * settings.accumulate
-    with Ahead(lambda step: ranks.part(task.batch(step)), start=start) as batches:
-        while run.progress.status == "running":
-            run.step(batches)
-            evaluated = settings.evaluates(run.progress.step)
-            if evaluated:
-                run.evaluate()
-            if run.progress.status == "running" and ranks.any(stopping()):
-                run.progress.status = "stopped"
-            if keeping is not None and ranks.any(ranks.leads and keeping.due(run.progress)):
-                checkpoint.save(keeping.folder, run)
-            watch(run.event(evaluated=evaluated))
-    return run.result(command)
+    with log:
+        if log.wanted:
+            about = {"command": command, "environment": environment(settings.device, ranks)}
+            log.begin(settings.id, settings.saved(), about, points(run))
+        if run.progress.step == 0:
+            run.evaluate()
+            log.add(newest(run))
+            watch(run.event(evaluated=True))
+        start = run.progress.step * settings.accumulate
+        with Ahead(lambda step: ranks.part(task.batch(step)), start=start) as batches:
+            while run.progress.status == "running":
+                run.step(batches)
+                evaluated = settings.evaluates(run.progress.step)
+                if evaluated:
+                    run.evaluate()
+                    log.add(newest(run))  # before the checkpoint: no run goes on behind its log
+                if run.progress.status == "running" and ranks.any(stopping()):
+                    run.progress.status = "stopped"
+                if keeping is not None and ranks.any(ranks.leads and keeping.due(run.progress)):
+                    checkpoint.save(keeping.folder, run)
+                watch(run.event(evaluated=evaluated))
+        result = run.result(command)
+        stopped = result["status"] == "stopped"  # and goes on another time
+        log.end(result["status"], {} if stopped else outcome(result))
+    return result
 
 
 class Run:
-    """A model, its optimizer and how far they have come."""
+    """A model, its optimizer and how far they have come.
 
-    def __init__(self, settings: RunSettings, task: Task, ranks: Ranks = ALONE) -> None:
+    Args:
+        settings: The run.
+        task: What it trains.
+        ranks: The ranks that train it together.
+        observed: Whether `telemetry` is to be that of the last step before an evaluation, if the
+            optimizer has any.
+    """
+
+    def __init__(
+        self, settings: RunSettings, task: Task, ranks: Ranks = ALONE, *, observed: bool = False
+    ) -> None:
         self.settings, self.task, self.ranks, self.progress = settings, task, ranks, Progress()
         self.model = task.model().to(settings.device)
         self.compute = parallel.spread(self.model, ranks)
@@ -91,6 +116,8 @@ class Run:
         self.optimizer = entrant.build(self.model, settings.lr, parallel.sharing(ranks))
         if settings.telemetry and not isinstance(self.optimizer, BaseOptimizer):
             raise UsageError(f"{settings.optimizer} has no telemetry: record that of another one")
+        self.observed = observed and isinstance(self.optimizer, BaseOptimizer)
+        self.telemetry: Telemetry = {}
         self.rates = [float(group["lr"]) for group in self.optimizer.param_groups]
         self.losses = torch.zeros((), device=settings.device)  # their sum since the evaluation
         self.autocast = (
@@ -116,24 +143,28 @@ class Run:
         began = self.clock()
         if self.settings.clip:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip)
-        recorded = self.progress.step + 1 in self.settings.telemetry
+        step = self.progress.step + 1
+        kept = step in self.settings.telemetry
+        recorded = kept or (self.observed and self.settings.evaluates(step))
         if isinstance(self.optimizer, BaseOptimizer):
             self.optimizer.telemetry_every = int(recorded)
         self.optimizer.step()
         optimizer = self.clock() - began
         self.progress.step += 1
         if recorded:
-            self.record_telemetry()
+            self.telemetry = cast(BaseOptimizer, self.optimizer).telemetry()
+        if kept:
+            self.keep_telemetry()
         self.optimizer.zero_grad()
         self.progress.seconds += data + model + optimizer
         if self.timed:
             self.progress.times.add(model=model, optimizer=optimizer, data=data)
 
-    def record_telemetry(self) -> None:
-        """Keep what the step said of each matrix."""
-        found = cast(BaseOptimizer, self.optimizer).telemetry()
+    def keep_telemetry(self) -> None:
+        """Keep what the step said of each matrix, for the result."""
         matrices = {
-            name: {key: _finite(value) for key, value in row.items()} for name, row in found.items()
+            name: {key: _finite(value) for key, value in row.items()}
+            for name, row in self.telemetry.items()
         }
         self.progress.telemetry.append({"step": self.progress.step, "matrices": matrices})
 

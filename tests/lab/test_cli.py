@@ -91,6 +91,8 @@ def test_a_run_that_diverges_is_reported_and_the_others_go_on(tmp_path, capsys):
         (["compare", "--resume", "nowhere"], "nowhere"),
         (["compare", "--vocabulary", "12"], "--vocabulary"),
         (["compare", "--jobs", "0"], "--jobs"),
+        (["compare", "--log", "wanb"], "unknown logger 'wanb', did you mean 'wandb'"),
+        (["train", "--config", "no.json"], "--config no.json cannot be read"),
         (["train", "--lr", "0.1,0.2"], "deva compare takes several"),
         (["train", "--seed", "-1"], "--seed"),
         (["train", "--parallel", "ddp", "--out", "here"], "torchrun --nproc-per-node 2"),

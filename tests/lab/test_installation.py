@@ -13,14 +13,17 @@ from deva_lab import cli, quadratic, vision
 from deva_lab.commands import methods
 from deva_lab.commands.race import STAGES
 from deva_lab.errors import MissingExtra
-from deva_lab.extras import EXTRAS
+from deva_lab.extras import EXTRAS, require
 from deva_lab.models import gpt
 from deva_lab.presets import OFFERS
 from deva_lab.tasks import TASKS
 from deva_lab.usage.race import DESCRIPTION
 from helpers import LAB, PROJECT
 
-COMMANDS = ("compare", "train", "methods", "bench", "report", "data", "reproduce", "race")
+COMMANDS = (
+    *("compare", "train", "methods", "bench", "report", "data", "reproduce", "race"),
+    "completion",
+)
 # Python imports a module of this name when it starts. What is hidden is not found, as if it were
 # not installed.
 HIDING = """
@@ -129,6 +132,10 @@ def test_what_needs_torch_alone_runs_without_the_extras(words, deva_without):
         ("compare --task vit --data imagenet-1k", "PIL", "pillow", "lab"),
         ("compare --data fineweb", "datasets", "datasets", "hub"),
         ("compare --task mlp --tensorboard", "torch.utils.tensorboard", "tensorboard", None),
+        ("compare --task mlp --log wandb", "wandb", "wandb", None),
+        ("compare --task mlp --log mlflow", "mlflow", "mlflow-skinny", "mlflow"),
+        ("train --task mlp --log mlflow", "sqlalchemy", "sqlalchemy", "mlflow"),
+        ("train --task mlp --log tensorboard", "torch.utils.tensorboard", "tensorboard", None),
         ("train --size large", "tiktoken", "tiktoken", "lab"),
         ("data prepare fineweb --out shards", "datasets", "datasets", "hub"),
         ("data prepare python --out shards", "tiktoken", "tiktoken", "lab"),
@@ -179,6 +186,15 @@ def test_the_library_has_the_extras_of_the_laboratory():
 def test_a_missing_extra_can_be_passed_between_processes():
     error = pickle.loads(pickle.dumps(MissingExtra("datasets", extra="hub")))
     assert str(error) == 'the package datasets is not installed: pip install "deva-optim[hub]"'
+
+
+def test_a_folder_with_the_name_of_a_package_is_no_package(tmp_path, monkeypatch, capsys):
+    (tmp_path / "wandb" / "wandb").mkdir(parents=True)
+    monkeypatch.syspath_prepend(tmp_path / "wandb")
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "wandb")])
+    monkeypatch.delitem(sys.modules, "wandb", raising=False)
+    with pytest.raises(MissingExtra, match="the package wandb is not installed"):
+        require("wandb")
 
 
 # --- What the help says is what there is ---------------------------------------------------------

@@ -10,6 +10,7 @@ from ..display import display
 from ..entrants import entrants
 from ..errors import UsageError
 from ..files import write_record
+from ..loggers import check_loggers, names_of, prepare_loggers
 from ..plan import plan
 from ..publish import publish
 from ..runner import Orders
@@ -30,10 +31,12 @@ def run(options: argparse.Namespace) -> int:
     folder = output_folder(options, "compare")
     given = given_options(options, {"optimizers": OPTIMIZERS})
     runs = plan(request_of(given, entrants(given["optimizers"])))
-    _check(options, runs)
+    log = names_of(given.get("log"))
+    _check(options, runs, log)
+    prepare_loggers(log, folder)
     write_record(folder / OPTIONS, given)
     shown = display()
-    orders = Orders(folder, command_line(options.words), options.save_every, options.tensorboard)
+    orders = Orders(folder, command_line(options.words), options.save_every, log)
     with Stopping() as stopping:
         carry_out(runs, orders, jobs=options.jobs, shown=shown, stopping=stopping)
     results = finished(folder, runs)
@@ -44,13 +47,10 @@ def run(options: argparse.Namespace) -> int:
     return stopping.exit_code
 
 
-def _check(options: argparse.Namespace, runs: Sequence[RunSettings]) -> None:
+def _check(options: argparse.Namespace, runs: Sequence[RunSettings], log: Sequence[str]) -> None:
     """Raises UsageError for what would come to light after hours."""
     labels = dict.fromkeys(settings.optimizer for settings in runs)
     if options.baseline is not None and options.baseline not in labels:
         raise UsageError(f"--baseline {options.baseline} is none of {', '.join(labels)}")
     check_jobs(options.jobs)
-    if options.tensorboard:
-        from ..board import check_tensorboard
-
-        check_tensorboard()
+    check_loggers(log)

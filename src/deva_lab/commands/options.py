@@ -16,6 +16,7 @@ from ..entrants import Entrant
 from ..environment import default_device
 from ..errors import UsageError
 from ..files import read_record
+from ..loggers import names_of
 from ..plan import Rate, Request, common
 from ..tasks import make_task
 
@@ -40,7 +41,9 @@ REQUESTED = (
     "device",
     "dtype",
     "compile",
+    "log",
 )
+_READ = ("lr", "seeds", "vocabulary", "device", "tokens", "log")  # which are no field of a request
 
 
 def output_folder(options: argparse.Namespace, kind: str) -> Path:
@@ -62,6 +65,8 @@ def given_options(options: argparse.Namespace, defaults: dict[str, Any]) -> dict
     names = (*REQUESTED, *defaults)
     given = {name: getattr(options, name, None) for name in names}
     given = {name: value for name, value in given.items() if value is not None}
+    if options.tensorboard:
+        given["log"] = ",".join(dict.fromkeys((*names_of(given.get("log")), "tensorboard")))
     if options.resume is None:
         return {**defaults, **given}
     before = options_in(options.resume)
@@ -97,11 +102,7 @@ def request_of(given: dict[str, Any], optimizers: Sequence[Entrant]) -> Request:
         seeds=seeds_of(given.get("seeds", "1")),
         vocabulary=vocabulary_of(given.get("vocabulary")),
         device=device_of(given.get("device")),
-        **{
-            name: value
-            for name, value in given.items()
-            if name in REQUESTED and name not in ("lr", "seeds", "vocabulary", "device", "tokens")
-        },
+        **{name: value for name, value in given.items() if name in REQUESTED and name not in _READ},
     )
     return request if "tokens" not in given else _in_steps(request, given["tokens"])
 

@@ -11,6 +11,7 @@ from ..display import Display, Silent, display
 from ..entrants import Entrant
 from ..errors import LostRank, UsageError
 from ..files import append_line, write_record
+from ..loggers import check_loggers, names_of, prepare_loggers
 from ..parallel import check, joined, launcher
 from ..plan import plan
 from ..progress import Result
@@ -50,9 +51,9 @@ def run(options: argparse.Namespace) -> int:
 
 def _train(options: argparse.Namespace, ranks: Ranks) -> int:
     shown: Display = display() if ranks.leads else Silent()
-    folder, settings = ranks.lead(lambda: _prepared(options, ranks, shown))
+    folder, settings, log = ranks.lead(lambda: _prepared(options, ranks, shown))
     command = command_line(options.words, launcher(ranks))
-    orders = Orders(folder, command, options.save_every, options.tensorboard)
+    orders = Orders(folder, command, options.save_every, log)
     shown.begin([settings], 0)
     with Stopping(patient=ranks.mode is not None) as stopping:
         try:
@@ -74,17 +75,20 @@ def _train(options: argparse.Namespace, ranks: Ranks) -> int:
 
 def _prepared(
     options: argparse.Namespace, ranks: Ranks, shown: Display
-) -> tuple[Path, RunSettings]:
-    """The folder and the run, checked and written down, and the data at hand."""
+) -> tuple[Path, RunSettings, tuple[str, ...]]:
+    """The folder, the run and its loggers, checked and written down, and the data at hand."""
     if ranks.mode is not None:
         _find_again(options)
     folder = output_folder(options, "train")
     given = given_options(options, DEFAULTS)
     settings = settings_of(given)
     check(settings, ranks)
+    log = names_of(given.get("log"))
+    check_loggers(log)
+    prepare_loggers(log, folder)
     write_record(folder / OPTIONS, given)
     make_task(settings, report=shown.say)
-    return folder, settings
+    return folder, settings, log
 
 
 def _find_again(options: argparse.Namespace) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from ..names import LOGGERS
 from ..presets import OFFERS, default_size
 from ..settings import DTYPES
 
@@ -38,13 +39,22 @@ def add_training(parser: argparse.ArgumentParser) -> None:
     where = parser.add_argument_group("on what")
     where.add_argument("--device", help="cpu, cuda, cuda:1, mps (the accelerator, if there is one)")
     where.add_argument("--dtype", choices=DTYPES, help="of products (float32)")
-    where.add_argument("--compile", action="store_true", default=None, help="torch.compile")
+    where.add_argument(
+        "--compile", action=argparse.BooleanOptionalAction, default=None, help="torch.compile"
+    )
 
 
 def add_output(parser: argparse.ArgumentParser, kind: str) -> None:
     """Add the options that say where things go."""
     out = parser.add_argument_group("where it goes")
     out.add_argument("--out", type=Path, metavar="DIR", help=f"(runs/{kind}-DATE-TIME)")
+    out.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="take options from a file, such as the options.json of another DIR; those given here "
+        "win",
+    )
     out.add_argument(
         "--resume",
         type=Path,
@@ -54,7 +64,14 @@ def add_output(parser: argparse.ArgumentParser, kind: str) -> None:
     out.add_argument(
         "--save-every", type=float, default=60.0, metavar="SECONDS", help="checkpoints (60)"
     )
-    out.add_argument("--tensorboard", action="store_true", help="log to DIR/tensorboard as well")
+    out.add_argument(
+        "--log",
+        "--log-to",  # for torchrun, which takes --log for an option of its own
+        metavar="LIST",
+        help=f"{', '.join(LOGGERS)}: log curves, telemetry and settings there as well, a run each "
+        "(none)",
+    )
+    out.add_argument("--tensorboard", action="store_true", help="short for --log tensorboard")
 
 
 def sizes() -> str:

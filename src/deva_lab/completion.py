@@ -1,0 +1,198 @@
+"""What a word of the command line may become, for the completion of shells.
+
+Nothing here imports torch: an answer must come before one has typed on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from textwrap import shorten
+from types import MappingProxyType
+from typing import Final, NamedTuple, TypeAlias
+
+from .bench.cli import COMMANDS as BENCHMARKS
+from .data.text_sources import NAMES as TEXTS
+from .names import EXPERIMENTS, IMAGES, LOGGERS, OPTIMIZERS, PLACES, STAGES
+from .presets import OFFERS
+from .tuned import TUNED
+from .usage.tree import Action, Command, takes_value
+
+WIDTH: Final = 70  # of what a candidate is
+
+Texts: TypeAlias = Mapping[str, str]  # word → what it is, or nothing
+Given: TypeAlias = Mapping[str, str]  # option → its value on the line so far
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a word may become.
+
+    Attributes:
+        candidates: Words as they would stand on the line, each with what it is.
+        files: Whether it may be a path as well.
+        space: Whether the word is then complete.
+    """
+
+    candidates: Texts = field(default_factory=dict)
+    files: bool = False
+    space: bool = True
+
+    @property
+    def flags(self) -> str:
+        """The first line of an answer; never empty, as shells drop empty lines."""
+        return " ".join(["words", *["files"] * self.files, *["nospace"] * (not self.space)])
+
+
+class _Read(NamedTuple):
+    """A line up to the word that is being typed."""
+
+    command: Command
+    given: Given
+    places: int  # arguments without a name
+    waiting: Action | None  # the option whose value comes next
+
+
+def complete(root: Command, words: Sequence[str]) -> Answer:
+    """What the last of some words may become.
+
+    Args:
+        root: The commands.
+        words: What was typed behind the name of the program; the last one is being typed.
+    """
+    *before, word = words
+    command, given, places, waiting = _read(root, before)
+    name, equals, value = word.partition("=")
+    if waiting is not None:
+        return _values(waiting, word, given)
+    if equals and name in command.options:
+        answer = _values(command.options[name], value, given)
+        candidates = {f"{name}={x}": text for x, text in answer.candidates.items()}
+        return Answer(candidates, answer.files, answer.space)
+    if word.startswith("-"):
+        return Answer(_beginning(word, _options(command, given)))
+    if command.commands:
+        return Answer(_beginning(word, {x: c.help for x, c in command.commands.items()}))
+    if command.places:
+        return _values(command.places[min(places, len(command.places) - 1)], word, given)
+    return Answer(_beginning(word, _options(command, given)))
+
+
+def split_line(line: str) -> list[str]:
+    """The words of a line behind the name of the program, quotes removed.
+
+    >>> split_line("deva compare --data 'my text"), split_line("deva compare ")
+    (['compare', '--data', 'my text'], ['compare', ''])
+    """
+    for end in ("", "'", '"'):
+        try:
+            words = shlex.split(line + end)
+        except ValueError:
+            continue
+        return words[1:] + [""] * (not end and line[-1:].isspace())
+    return line.split()[1:]
+
+
+def _read(root: Command, words: Iterable[str]) -> _Read:
+    command, given, places = root, dict[str, str](), 0
+    waiting: Action | None = None
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name.startswith("-") and name in command.options:
+            action = command.options[name]
+            given[action.dest] = value
+            waiting = action if takes_value(action) and not equals else None
+        elif waiting is not None:
+            given[waiting.dest] = word
+            waiting = waiting if waiting.nargs in ("+", "*") else None
+        elif word in command.commands:
+            command = command.commands[word]
+        else:
+            places += 1
+    return _Read(command, given, places, waiting)
+
+
+def _options(command: Command, given: Given) -> dict[str, str]:
+    """The options that are not there yet; the short forms are short enough."""
+    return {
+        name: shorten((action.help or "").replace("%%", "%"), WIDTH, placeholder=" …")
+        for name, action in command.options.items()
+        if name.startswith("--")
+        and action.help != argparse.SUPPRESS
+        and (action.dest not in given or action.nargs == 0)
+    }
+
+
+def _beginning(word: str, texts: Texts) -> dict[str, str]:
+    return {name: text for name, text in texts.items() if name.startswith(word)}
+
+
+# --- Values --------------------------------------------------------------------------------------
+
+
+def _values(action: Action, word: str, given: Given) -> Answer:
+    known = _KNOWN.get(action.dest)
+    texts = known(given) if known else dict.fromkeys(map(str, action.choices or ()), "")
+    listed = action.dest in _LISTS
+    files = action.type is Path or action.dest in _PATHS
+    if not listed:
+        return Answer(_beginning(word, texts), files)
+    head, comma, last = word.rpartition(",")
+    there = head.split(",")
+    found = {
+        f"{head}{comma}{name}": text
+        for name, text in _beginning(last, texts).items()
+        if name not in there
+    }
+    return Answer(found, files, space=False)
+
+
+def _of(names: Iterable[str]) -> Callable[[Given], Texts]:
+    texts = dict.fromkeys(names, "")
+    return lambda given: texts
+
+
+def _sizes(given: Given) -> Texts:
+    offer = OFFERS.get(given.get("task", "gpt"))
+    return {
+        name: f"{preset.steps} steps of {preset.batch}"
+        for name, preset in (offer.presets.items() if offer else ())
+    }
+
+
+def _data(given: Given) -> Texts:
+    task = given.get("task", "gpt")
+    return dict.fromkeys({"gpt": TEXTS, "quadratic": ()}.get(task, IMAGES), "")
+
+
+def _compared(given: Given) -> Texts:
+    """The optimizers that are compared, one of which is the baseline."""
+    parts = given.get("optimizers", "").split(",")
+    names = [part for part in parts if part and ("=" not in part or ":" in part)]
+    return dict.fromkeys(names or TUNED, "")
+
+
+_KNOWN: Final[Mapping[str, Callable[[Given], Texts]]] = MappingProxyType(
+    {
+        "optimizer": _of(OPTIMIZERS),
+        "optimizers": _of(OPTIMIZERS),
+        "name": _of(OPTIMIZERS),
+        "baseline": _compared,
+        "task": lambda given: {name: offer.about for name, offer in OFFERS.items()},
+        "size": _sizes,
+        "data": _data,
+        "source": _of(TEXTS),
+        "vocabulary": _of(("gpt2",)),
+        "device": _of(("cpu", "cuda", "mps")),
+        "log": _of((*LOGGERS, "none")),
+        "stage": _of(STAGES),
+        "at": _of(PLACES),
+        "ids": _of(("all", *EXPERIMENTS)),
+        "words_of_bench": _of(BENCHMARKS),
+    }
+)
+_LISTS: Final = ("optimizers", "log")
+_PATHS: Final = ("data", "source")
