@@ -284,6 +284,7 @@ def test_a_fault_shrinks_to_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> No
     )
     small = shrunk(case, "no ZeroDivisionError")
     assert fault_of(small).invariant == "no ZeroDivisionError"
-    assert [g.kind for step in small.steps for g in step.grads] == ["nan"]
+    (kind,) = [g.kind for step in small.steps for g in step.grads]
+    assert kind in ("nan", "zero-rows")  # 0 times an infinite scale is one, too
     assert small.groups == (Group(),)
     assert not small.twins

@@ -46,6 +46,7 @@ ENTRANTS: Final[Mapping[str, Known]] = MappingProxyType(
         "signum": Known(deva_optim.Signum, 0.001),
         "lion": Known(deva_optim.Lion, 0.001),
         "muon": Known(deva_optim.Muon, 0.01, {"nesterov": False}),
+        "muon-original": Known(deva_optim.Muon, 0.02, {"adjust_lr_fn": "original"}),
         "adamuon": Known(deva_optim.AdaMuon, 0.01),
         "normuon": Known(deva_optim.NorMuon, 0.01),
         "soap": Known(deva_optim.SOAP, 0.01),

@@ -19,6 +19,7 @@ OPTIMIZERS: Final = (
     "signum",
     "lion",
     "muon",
+    "muon-original",
     "adamuon",
     "normuon",
     "soap",

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -23,6 +23,7 @@ def renewed(solve_, L: Tensor, Q: Tensor, **settings) -> Tensor:
     return new
 
 
+@settings(max_examples=8)
 @given(st.integers(2, 8), st.integers(0, 100))
 def test_refreshing_converges_to_the_eigenvectors(n, seed):
     L = covariance(n, seed=seed)

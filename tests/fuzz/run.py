@@ -118,4 +118,5 @@ def _warnings_are_errors() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", "the gradient of .* was not finite", RuntimeWarning)
+        warnings.filterwarnings("ignore", "the parameters have no names", UserWarning)
         yield

@@ -86,8 +86,10 @@ class Subject:
         for group in self.optimizer.param_groups:
             if not any(id(p) in mine for p in group["params"]):
                 continue
-            if isinstance(group[key], Tensor):
+            if isinstance(group.get(key), Tensor):
                 group[key].fill_(value)
+            elif key == "betas" and "momentum" in group:
+                group["momentum"] = value[0]
             elif key == "betas":
                 group[key] = (*value, *group[key][2:])
             elif key != "foreach" or self.settings["foreach"] is None:

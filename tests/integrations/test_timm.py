@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import stand_in_timm
 import torch
 from torch import Tensor, nn
 
 import deva_optim
+
+from . import stand_in_timm
 
 
 @pytest.fixture(scope="module")

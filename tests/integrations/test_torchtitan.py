@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import stand_in_torchtitan
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
@@ -17,6 +16,8 @@ from torch.nn.functional import cross_entropy
 
 import deva_optim
 from ranks import run
+
+from . import stand_in_torchtitan
 
 MODULE = "deva_optim.integrations.torchtitan"
 pytestmark = pytest.mark.filterwarnings("ignore:.*:DeprecationWarning", "ignore:.*:FutureWarning")

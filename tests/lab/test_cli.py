@@ -157,7 +157,7 @@ def test_options_have_type_default_and_meaning(capsys):
         "betas=0.9/0.99/0.95 tuple[float, float] | tuple[float, float, float] Decay of M",
         "graft=none adam | none",
         "refresh_every=10 int Steps between two computations of the roots.",
-        "rest_lr=lr float Learning rate of what is not a hidden matrix.",
+        "rest_lr=none float | torch.Tensor | None Learning rate of what is not a hidden matrix.",
     ):
         assert option in text
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Final, Literal
@@ -101,7 +102,7 @@ def _torch_adamw(params: list[Tensor], s: Settings) -> Optimizer:
 
 
 def _torch_muon(params: list[Tensor], s: Settings) -> Optimizer:
-    # What ours do by default: no Nesterov, and the scale that makes a rate of AdamW's right.
+    # As ours is measured: no Nesterov, and the scale that makes a rate of AdamW's right.
     return torch.optim.Muon(params, **_common(s), nesterov=False, adjust_lr_fn="match_rms_adamw")
 
 
@@ -134,7 +135,8 @@ _ROWS: Final = (
     _with_basis("deva-instantaneous", _based(do.DeVASinf, variant="instantaneous"), 2),
     _with_basis("deva-whitened",      _based(do.DeVASinf, variant="whitened"), 2),
     _with_basis("deva-both-bf16",     _based(do.DeVASinf, state_dtype=_BF16), 2, width=2),
-    _spectral("muon",                 do.Muon, 1),
+    _spectral("muon",                 partial(do.Muon, nesterov=False), 1),
+    _spectral("muon-original",        partial(do.Muon, adjust_lr_fn="original"), 1),
     _spectral("adamuon",              do.AdaMuon, 2),
     _spectral("normuon",              do.NorMuon, 1, rows=1),
     _with_basis("soap",               _based(do.SOAP), 2),

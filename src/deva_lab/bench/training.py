@@ -32,10 +32,10 @@ from .timing import quartiles
 BASELINE: Final = "AdamW"
 OPTIMIZERS: Final[dict[str, Callable[[nn.Module], Optimizer]]] = {
     BASELINE: lambda model: torch.optim.AdamW(model.parameters(), 1e-3, weight_decay=0.1),
-    "Muon": lambda model: do.Muon(do.param_groups(model), 1e-3, weight_decay=0.1),
+    "Muon": lambda model: do.Muon(model, 1e-3, weight_decay=0.1, nesterov=False),
     "DeVA short": lambda model: do.DeVA(model, 1e-3, sides="short"),
     "DeVA both": lambda model: do.DeVA(model, 1e-3, sides="both"),
-    "SOAP": lambda model: do.SOAP(do.param_groups(model), 1e-3),
+    "SOAP": lambda model: do.SOAP(model, 1e-3),
 }
 WARMUP: Final = (
     4  # layers that start at zero keep others without a gradient, and so without a basis

@@ -73,7 +73,7 @@ def read(run: RunSettings) -> dict[str, Any]:
     entrant = Entrant.parse(run.optimizer)
     optimizer = entrant.build(GPT(SIZES["tiny"], 16), run.lr)
     group = next(group for group in optimizer.param_groups if group["role"] == "matrix")
-    betas = (*group["betas"], *[0.0] * 3)
+    betas = (*group.get("betas", [group.get("momentum")]), *[0.0] * 3)
     found = {
         "lr": group["lr"],
         "decay": group["weight_decay"],

@@ -297,10 +297,10 @@ def _rounding(R: Tensor, noise: Tensor) -> Tensor:
     """
     margin = 16 if R.dtype == torch.float64 else 1
     own = R.diagonal(dim1=-2, dim2=-1).abs()
-    inverse = torch.where(own > 64 * noise, 1 / own, 0).unsqueeze(-2)
+    inverse = torch.where(own > 64 * noise, 1 / own, 0).unsqueeze(-1)
     strips = enumerate(torch.split(R, _PANEL_WIDTH, -1))
-    growth = [product(inverse, strip.triu(-_PANEL_WIDTH * i).abs()) for i, strip in strips]
-    return own <= margin * noise * (1 + torch.cat(growth, -1).squeeze(-2))
+    growth = [(inverse * strip.triu(-_PANEL_WIDTH * i).abs()).sum(-2) for i, strip in strips]
+    return own <= margin * noise * (1 + torch.cat(growth, -1))
 
 
 def _reflect_(A: Tensor, columns: slice) -> Tensor:
