@@ -17,12 +17,21 @@ JOBS ?= $(shell nproc)
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile \
 	--constraint constraints.txt
 
-.PHONY: demo docs test portability fuzz lint format dist tag clean
+.PHONY: demo docs test types tests portability fuzz lint format dist tag clean
 
 demo: .venv/lab
 	$(BIN)/deva compare
 
-test: lint
+# The types are checked beside the tests, which leave a core idle now and then.
+test: .venv/test
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(MAKE) --no-print-directory -j2 types tests
+
+types: .venv/test
+	$(BIN)/mypy
+
+tests: .venv/test
 	$(BIN)/python -m pytest -n auto
 
 portability: .venv/test

@@ -41,17 +41,6 @@ def test_compare_leaves_results_curves_and_a_page(tmp_path, capsys):
     assert "deva compare --task mlp" in (out / "report.html").read_text()
 
 
-def test_compare_side_by_side_gives_the_same_numbers(tmp_path):
-    for jobs in ("1", "2"):
-        arguments = [*QUICK, "--optimizers", "deva,adamw", "--jobs", jobs]
-        assert deva("compare", *arguments, "--out", tmp_path / jobs) == 0
-    one, two = (read_results(tmp_path / jobs / "results.jsonl") for jobs in ("1", "2"))
-    losses = [
-        {result["id"]: result["curve"]["loss"] for result in results} for results in (one, two)
-    ]
-    assert losses[0] == losses[1]
-
-
 def test_resume_does_what_is_missing_and_more_on_request(tmp_path, capsys):
     out = tmp_path / "out"
     assert deva("compare", *QUICK, "--optimizers", "deva,muon", "--jobs", "1", "--out", out) == 0
@@ -276,8 +265,8 @@ def test_memory_stays_flat_over_a_long_run():
             run.step(batches)
             if step % 50 == 0:
                 few = []
-                for _ in range(5):
-                    time.sleep(0.01)
+                for _ in range(3):
+                    time.sleep(0.02)
                     gc.collect()
                     few.append(sum(issubclass(type(x), torch.Tensor) for x in gc.get_objects()))
                 counts.append(min(few))

@@ -254,15 +254,17 @@ def test_logging_changes_no_bit_of_a_run(tmp_path):
 
 
 @pytest.mark.slow
-def test_runs_side_by_side_log_from_their_own_processes(tmp_path):
+def test_runs_side_by_side_give_the_same_numbers_and_log_them(tmp_path):
     needs("wandb")
-    out = tmp_path / "out"
-    words = [*QUICK, "--optimizers", "deva,muon", "--jobs", "2", "--log", "wandb"]
-    assert deva("compare", *words, "--out", out) == 0
-    results = read_results(out / "results.jsonl")
-    assert {result["label"] for result in results} == {"deva", "muon"}
-    for result in results:
-        check_wandb(out, result)
+    words = [*QUICK, "--optimizers", "deva,muon"]
+    assert deva("compare", *words, "--jobs", "1", "--out", tmp_path / "1") == 0
+    assert deva("compare", *words, "--jobs", "2", "--log", "wandb", "--out", tmp_path / "2") == 0
+    one, two = (read_results(tmp_path / jobs / "results.jsonl") for jobs in ("1", "2"))
+    losses = [{x["id"]: x["curve"]["loss"] for x in results} for results in (one, two)]
+    assert losses[0] == losses[1]
+    assert {result["label"] for result in two} == {"deva", "muon"}
+    for result in two:  # each from a process of its own
+        check_wandb(tmp_path / "2", result)
 
 
 def test_a_local_database_is_the_store_where_none_is_named(tmp_path, monkeypatch):
