@@ -347,6 +347,7 @@ def save_checkpoints() -> int:
 
 
 def main() -> int:
+    warnings.filterwarnings("ignore", "the parameters have no names")
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
