@@ -6,6 +6,7 @@ numbers of what it computed; nothing is computed again to tell of them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import torch
@@ -27,6 +28,17 @@ def scalars(telemetry: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     {'gamma_mean/layers.0.weight': 0.9, 'skipped/layers.0.weight': 0.0}
     """
     return {f"{key}/{name}": x for name, row in telemetry.items() for key, x in row.items()}
+
+
+def finite_scalars(telemetry: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """The same without what is not finite, which some loggers refuse.
+
+    The ratio of update to weight is infinite while the weight is zero, as LoRA's B is at first.
+
+    >>> finite_scalars({"B": {"update_ratio": math.inf, "skipped": 0.0}})
+    {'skipped/B': 0.0}
+    """
+    return {tag: x for tag, x in scalars(telemetry).items() if math.isfinite(x)}
 
 
 class Records:

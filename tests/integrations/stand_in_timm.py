@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+import pytest
 from torch import nn
 
 
@@ -150,16 +151,11 @@ class Scheduler:
 def installed() -> Iterator[None]:
     """`import timm.optim` finds this module inside the block."""
     here = sys.modules[__name__]
-    names = ("timm", "timm.optim", "timm.optim._optim_factory", "timm.scheduler.scheduler")
-    before = {name: sys.modules.get(name) for name in (*names, "timm.scheduler")}
     package = ModuleType("timm")
     package.optim = here  # type: ignore[attr-defined]
-    sys.modules.update(dict.fromkeys((*before,), here), timm=package)
-    try:
+    names = ("optim", "optim._optim_factory", "scheduler", "scheduler.scheduler")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "timm", package)
+        for name in names:
+            patch.setitem(sys.modules, f"timm.{name}", here)
         yield
-    finally:
-        for name, module in before.items():
-            if module is None:
-                del sys.modules[name]
-            else:
-                sys.modules[name] = module

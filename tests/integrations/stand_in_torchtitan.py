@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, ClassVar
 
+import pytest
 import torch
 from torch import nn
 from torch.optim import Optimizer
@@ -158,15 +159,8 @@ class LRSchedulersContainer:
 def installed() -> Iterator[None]:
     """`import torchtitan.components.optimizer` finds this module inside the block."""
     here = sys.modules[__name__]
-    names = ("torchtitan", "torchtitan.components", "torchtitan.components.optimizer")
-    before = {name: sys.modules.get(name) for name in names}
-    sys.modules.update(dict.fromkeys(names, ModuleType("torchtitan")))
-    sys.modules[names[-1]] = here
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("torchtitan", "torchtitan.components"):
+            patch.setitem(sys.modules, name, ModuleType("torchtitan"))
+        patch.setitem(sys.modules, "torchtitan.components.optimizer", here)
         yield
-    finally:
-        for name, module in before.items():
-            if module is None:
-                del sys.modules[name]
-            else:
-                sys.modules[name] = module

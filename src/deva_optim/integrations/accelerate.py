@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from typing import Any
 
 from torch.optim import Optimizer
 
 from ..clipping import clip_grad_norm_ as clip_groups_
 from ..optimizer import BaseOptimizer
-from ..telemetry import scalars
+from ..telemetry import finite_scalars
 
 
 def unwrap(optimizer: Optimizer) -> BaseOptimizer:
@@ -77,19 +75,8 @@ def log_telemetry(
         raise ValueError(f"every must be at least 1, got {every!r}")
     ours = unwrap(optimizer)
     due = accelerator.sync_gradients and step % every == 0
-    rows = finite(ours.telemetry()) if due else {}
+    rows = finite_scalars(ours.telemetry()) if due else {}
     ours.telemetry_every = int((step + 1) % every == 0)
     if rows:
         accelerator.log(rows, step=step)
     return rows
-
-
-def finite(telemetry: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Telemetry under one name each, without what is not finite.
-
-    The ratio of update to weight is infinite while the weight is zero, as LoRA's B is at first.
-
-    >>> finite({"B": {"update_ratio": math.inf, "skipped": 0.0}})
-    {'skipped/B': 0.0}
-    """
-    return {tag: x for tag, x in scalars(telemetry).items() if math.isfinite(x)}

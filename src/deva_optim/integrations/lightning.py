@@ -17,7 +17,7 @@ from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch.optim import Optimizer
 
 from ..optimizer import BaseOptimizer
-from ..telemetry import scalars
+from ..telemetry import finite_scalars
 
 
 class TelemetryCallback(Callback):
@@ -71,7 +71,8 @@ class TelemetryCallback(Callback):
         for place, optimizer in ours.items():
             prefix = f"{place}/" if len(ours) > 1 else ""
             # Where ranks share parameters all of them must ask; the loggers are silent on the rest.
-            found |= {prefix + tag: x for tag, x in scalars(optimizer.telemetry()).items()}
+            rows = finite_scalars(optimizer.telemetry())
+            found |= {prefix + tag: x for tag, x in rows.items()}
         for logger in trainer.loggers:
             logger.log_metrics(found, step=trainer.global_step)
 

@@ -16,7 +16,7 @@ from ..optimizers.muon import AdaMuon, Muon, NorMuon
 from ..optimizers.shampoo import Shampoo, SPlus
 from ..optimizers.soap import SOAP
 from ..optimizers.vector import AdamW, Lion, Signum
-from ..routing import param_groups
+from ..routing.groups import cut_by_role
 
 # timm has a Muon, an AdamW and a Lion of its own, which keep their names. An underscore would
 # separate timm's prefixes, such as "lookahead_".
@@ -94,15 +94,7 @@ def param_group_fn(
         else:
             scales = {"min_scale": min_scale, "no_opt_scale": no_opt_scale}
             theirs = param_groups_layer_decay(model, layer_decay=layer_decay, **scales, **shared)
-        ours = param_groups(model, overrides=overrides, split=split)
-        place = {pair[1]: (i, pair) for i, g in enumerate(ours) for pair in g["params"]}
-        found = []
-        for group in theirs:
-            parts: dict[int, list[Any]] = {}
-            for p in group["params"]:
-                i, pair = place[p]
-                parts.setdefault(i, []).append(pair)
-            found += [{**group, **ours[i], "params": pairs} for i, pairs in parts.items()]
-        return found
+        cut = cut_by_role(theirs, [model], overrides=overrides, split=split)
+        return [{**group, **options, "params": pairs} for group, options, pairs in cut]
 
     return groups

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 from torchtitan.components.optimizer import OptimizersContainer, ParamGroupConfig
 
@@ -16,7 +16,7 @@ from ..optimizers.deva import DeVA, DeVALinf, DeVASinf
 from ..optimizers.muon import AdaMuon, Muon, NorMuon
 from ..optimizers.shampoo import Shampoo, SPlus
 from ..optimizers.soap import SOAP
-from ..routing.groups import NamedParameter, param_groups
+from ..routing.groups import cut_by_role
 
 CLASSES: Final[dict[str, type[BaseOptimizer]]] = {
     cls.__name__: cls
@@ -88,28 +88,14 @@ def _make(
     **options: Any,
 ) -> BaseOptimizer:
     """The optimizer of torchtitan's groups, cut by the roles that the modules give."""
-    routes: dict[Tensor, tuple[dict[str, Any], str]] = {
-        pair[1]: ({key: x for key, x in group.items() if key != "params"}, pair.reason)
-        for part in model_parts
-        for group in param_groups(part)
-        for pair in group["params"]
-    }
     found: list[dict[str, Any]] = []
-    for group in groups:
+    for group, route, pairs in cut_by_role(groups, model_parts):
         given = {
             key: x for key, x in group.items() if key not in ("params", "param_names", "fused")
         }
         if group.get("fused"):  # torchtitan's foreach=False then means that fused is meant
             given["foreach"] = None
-        cut: dict[str, dict[str, Any]] = {}
-        for name, p in zip(group["param_names"], group["params"], strict=True):
-            route, reason = routes[p]
-            route = {} if "role" in given else route
-            pair = NamedParameter((name, p))
-            pair.reason = reason
-            key = repr(sorted(route.items()))
-            cut.setdefault(key, {**route, **given, "params": []})["params"].append(pair)
-        found += cut.values()
+        found.append({**({} if "role" in given else route), **given, "params": pairs})
     made: Any = cls
     optimizer: BaseOptimizer = made(found, **options)
     return optimizer

@@ -17,7 +17,8 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback, Tra
 
 from ..optimizer import BaseOptimizer
 from ..optimizers.vector import AdamW
-from .accelerate import finite, unwrap
+from ..telemetry import finite_scalars
+from .accelerate import unwrap
 
 if TYPE_CHECKING:
     from transformers import Trainer, TrainerControl, TrainerState, TrainingArguments
@@ -127,7 +128,7 @@ class TelemetryCallback(TrainerCallback):
         ours.telemetry_every = self._interval
         now = ours.telemetry()
         fresh = {name: _changed(row, before.get(name, {})) for name, row in now.items()}
-        self._row = {tag: x for tag, x in finite(fresh).items() if self.only.search(tag)}
+        self._row = {tag: x for tag, x in finite_scalars(fresh).items() if self.only.search(tag)}
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -126,6 +126,29 @@ def grouped(routes: Routes) -> list[dict[str, Any]]:
         pair.reason = reason
         group["params"].append(pair if p.names[0] else p.tensor)
     return sorted(groups.values(), key=lambda group: bool(group["role"] == "vector"))
+
+
+def cut_by_role(
+    groups: Iterable[Mapping[str, Any]], models: Iterable[nn.Module], **settings: Any
+) -> Iterator[tuple[Mapping[str, Any], dict[str, Any], list[NamedParameter]]]:
+    """Groups of tensors that others have made of models, cut by what the parameters are.
+
+    Yields a group as it was given, the options of `param_groups(model, **settings)` for some of its
+    parameters, and these with their names.
+    """
+    place = {
+        pair[1]: (options, pair)
+        for model in models
+        for options in param_groups(model, **settings)
+        for pair in options["params"]
+    }
+    for group in groups:
+        cut: dict[str, tuple[dict[str, Any], list[NamedParameter]]] = {}
+        for p in group["params"]:
+            options, pair = place[p]
+            cut.setdefault(options["name"], (options, []))[1].append(pair)
+        for options, pairs in cut.values():
+            yield group, {key: x for key, x in options.items() if key != "params"}, pairs
 
 
 class NamedParameter(tuple[str, Tensor]):
