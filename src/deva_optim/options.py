@@ -69,9 +69,6 @@ _any = _must_be("anything", lambda x: True)
 _flag = _must_be("True or False", lambda x: isinstance(x, bool), TypeError)
 _flag_or_none = _must_be("None, True or False", lambda x: x in (None, True, False), TypeError)
 _amount = _must_be("at least 0 and finite", lambda x: _is_number(x) and 0 <= x < math.inf)
-_amount_or_none = _must_be(
-    "None, or at least 0 and finite", lambda x: x is None or (_is_number(x) and 0 <= x < math.inf)
-)
 _decay = _must_be("in [0, 1)", lambda x: _is_number(x) and 0 <= x < 1)
 _count = _must_be(
     "a whole number of at least 1", lambda x: _is_number(x) and isinstance(x, int) and x >= 1
@@ -96,9 +93,8 @@ def _lr(name: str, value: object) -> None:
     _amount(name, value)
 
 
-def _lr_or_none(name: str, value: object) -> None:
-    if value is not None:
-        _lr(name, value)
+def _optional(check: Check) -> Check:
+    return lambda name, value: None if value is None else check(name, value)
 
 
 def _unsupported(name: str, value: object) -> None:
@@ -227,15 +223,15 @@ OPTIONS: Final[Mapping[str, Option]] = {
         "Embeddings and output heads are among it if the model is given."),
     "rest_betas": Option(_betas, (0.9, 0.99),
         "The betas of the method for the rest."),
-    "rest_lr": Option(_lr_or_none, ABSENT,
+    "rest_lr": Option(_optional(_lr), ABSENT,
         "Learning rate of what is not a hidden matrix. None is `lr`. Each rate is the `lr` of "
         "groups of its own, so that a scheduler multiplies all of them."),
-    "rest_weight_decay": Option(_amount_or_none, ABSENT,
+    "rest_weight_decay": Option(_optional(_amount), ABSENT,
         "Weight decay of what is not a hidden matrix and is decayed at all. None is "
         "`weight_decay`."),
-    "embedding_lr": Option(_lr_or_none, ABSENT,
+    "embedding_lr": Option(_optional(_lr), ABSENT,
         "Learning rate of embeddings. None is `rest_lr`."),
-    "head_lr": Option(_lr_or_none, ABSENT,
+    "head_lr": Option(_optional(_lr), ABSENT,
         "Learning rate of output heads. None is `rest_lr`."),
     "nonfinite": Option(_one_of(*get_args(NonFinite)), "skip",
         'What a NaN or an infinity in a gradient does: `"skip"` leaves out the step of that '
@@ -317,14 +313,17 @@ def checked_group(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict
 
 def complete_(group: dict[str, Any]) -> None:
     """Give a group what it lacks, from a checkpoint that is older than an option."""
-    method = METHODS[group.get("method", "adamw")]
-    is_rest = group.get("role") == "vector" and method.vector is not None
-    if is_rest and "rest_betas" in group:
+    if _holds_rest(group) and "rest_betas" in group:
         group["betas"] = group.pop("rest_betas")
-    absent = {"betas" if "momentum" in group else "", "rest_betas" if is_rest else ""}
-    for key, value in DEFAULTS.items():
-        if key not in absent:
-            group.setdefault(key, value)
+    absent = {"betas" if "momentum" in group else "", "rest_betas" if _holds_rest(group) else ""}
+    for key in DEFAULTS.keys() - absent:
+        group.setdefault(key, DEFAULTS[key])
+
+
+def _holds_rest(group: Mapping[str, Any]) -> bool:
+    """Whether a group has the role of vectors, in an optimizer of matrices."""
+    method = METHODS[group.get("method", "adamw")]  # of torch's AdamW there is no name
+    return group.get("role") == "vector" and method.vector is not None
 
 
 def _settle_betas(
@@ -335,7 +334,7 @@ def _settle_betas(
     It is `momentum` in the groups of an optimizer with that argument, and else the first of
     `betas`. In a group of vectors `betas` are those of the method for the rest.
     """
-    if group["role"] == "vector" and METHODS[group["method"]].vector is not None:
+    if _holds_rest(group):
         rest, first = group.pop("rest_betas"), group.pop("momentum", None)
         betas = given.get("betas", rest)
         group["betas"] = (first, *betas[1:]) if "momentum" in given else betas

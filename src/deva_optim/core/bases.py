@@ -107,14 +107,14 @@ def refresh_(L: Tensor, Q: Tensor, *, rank: Number = torch.inf) -> None:
     _reorder_(A, order)
     _reorder_(Q, order)
     rank = rank.squeeze(-1) if isinstance(rank, Tensor) else rank
-    rest = (rayleigh <= noise) | (torch.arange(Q.shape[-1], device=Q.device) >= rank)
-    torch.where(rest.unsqueeze(-2), Q, A, out=A)
+    kept = (rayleigh <= noise) | (torch.arange(Q.shape[-1], device=Q.device) >= rank)
+    torch.where(kept.unsqueeze(-2), Q, A, out=A)
     try:
         # On an accelerator the host would have to wait for the answer, here and below.
-        spent = orthonormalise_(A, noise if Q.device.type == "cpu" else None)
-        if spent is not None and (spent := spent & ~rest).any():
-            A = torch.where((rest | spent).unsqueeze(-2), Q, product(L, Q))
-            last = spent.long().argsort(dim=-1, stable=True)
+        rounding = orthonormalise_(A, noise if Q.device.type == "cpu" else None)
+        if rounding is not None and (rounding := rounding & ~kept).any():
+            A = torch.where((kept | rounding).unsqueeze(-2), Q, product(L, Q))
+            last = rounding.long().argsort(dim=-1, stable=True)
             _reorder_(A, last)
             orthonormalise_(A)
             _reorder_(A, last.argsort(-1))

@@ -89,7 +89,7 @@ def polar(
     *,
     dtype: torch.dtype | None = None,
     scratch: bool = False,
-    steps: tuple[Quintic, ...] = NEWTON_SCHULZ,
+    steps: tuple[Quintic, ...] | None = None,
 ) -> Tensor | Product:
     """The matrix sign of A, if possible as the last product that it takes.
 
@@ -98,7 +98,7 @@ def polar(
         kind: As for `msign`.
         dtype: That of the products of an iteration; None is the dtype of A.
         scratch: Whether the memory of A may be used up.
-        steps: Those of `"newton-schulz"`.
+        steps: Those of an iteration; None are the ones of its kind.
     """
     if kind == "svd":
         return _decompose(A)
@@ -106,7 +106,8 @@ def polar(
         return _soften(_normalized(A, 1.0, scratch=scratch), dtype or A.dtype)
     if kind not in _ITERATIONS:
         raise ValueError(f"kind must be one of {', '.join(MSIGN_KINDS)}, got {kind!r}")
-    coefficients, safety = (steps, 1.0) if kind == "newton-schulz" else _ITERATIONS[kind]
+    usual, safety = _ITERATIONS[kind]
+    coefficients = usual if steps is None else steps
     X = _normalized(A, safety, scratch=scratch)
     if dtype is None or dtype == A.dtype:
         return _iterate(X, coefficients)

@@ -161,9 +161,9 @@ def direction(b: Batch, D: Tensor) -> Term:
         return sign(D)
     if b.group["sign_stabilize"]:
         D = sign(D)
-    dtype = b.group["msign_dtype"] or fast_dtype(D)
-    steps = b.group["ns_steps"] * (b.group["ns_coefficients"],)
-    O = polar(D, b.group["msign"], dtype=dtype, scratch=D is not b.state["exp_avg"], steps=steps)
+    kind, dtype = b.group["msign"], b.group["msign_dtype"] or fast_dtype(D)
+    steps = b.group["ns_steps"] * (b.group["ns_coefficients"],) if kind == "newton-schulz" else None
+    O = polar(D, kind, dtype=dtype, scratch=D is not b.state["exp_avg"], steps=steps)
     if b.record is not None:
         b.record["msign_error"] = msign_error(value(O))
     return O

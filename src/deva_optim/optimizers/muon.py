@@ -10,7 +10,7 @@ from torch.optim.optimizer import ParamsT
 
 from ..core.directions import JORDAN, MsignKind
 from ..optimizer import BaseOptimizer
-from ..options import OPTIONS, NonFinite, Ranks, Rest, documented
+from ..options import NonFinite, Ranks, Rest, documented
 
 
 @documented
@@ -67,7 +67,6 @@ class Muon(BaseOptimizer):
         process_group: Ranks = None,
         wire_dtype: torch.dtype | None = None,
     ) -> None:
-        OPTIONS["adjust_lr_fn"].check("adjust_lr_fn", adjust_lr_fn)
         variant = {"variant": "default" if adjust_lr_fn == "match_rms_adamw" else "original"}
         super().__init__(params, "muon", {**locals(), **variant})
 

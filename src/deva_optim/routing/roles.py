@@ -20,7 +20,7 @@ from ..options import DEFAULTS, Rest, as_list
 from .groups import grouped, routes
 from .rules import KINDS
 
-_RATES: Final = ("rest_lr", "embedding_lr", "head_lr")
+_RATES: Final = {"rest": "rest_lr", "embedding": "embedding_lr", "head": "head_lr"}
 # Keys with which others tell the parameters of a matrix method from the rest, in the groups of
 # KellerJordan's Muon, Dion, nanochat and timm.
 _FLAGS: Final = {"use_muon": ("vector", "matrix"), "use_fallback": (None, "vector")}
@@ -42,30 +42,31 @@ class Rates:
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        self._options = {name: options.get(name) for name in _RATES}
+        given = {kind: options.get(name) for kind, name in _RATES.items()}
+        self._lr = {kind: lr for kind, lr in given.items() if lr is not None}
         self._decay = options.get("rest_weight_decay")
         self._seen: set[str] = set()
 
     def __bool__(self) -> bool:
-        return self._decay is not None or any(x is not None for x in self._options.values())
+        return self._decay is not None or bool(self._lr)
 
     def of(self, kind: str) -> dict[str, Any]:
         """The options of the group of such a parameter."""
         self._seen.add(kind)
         if kind == "matrix":
             return {}
-        own, rest = self._options.get(f"{kind}_lr"), self._options["rest_lr"]
-        found = {"lr": rest if own is None else own, "weight_decay": self._decay}
+        lr = self._lr.get(kind, self._lr.get("rest"))
+        found = {"lr": lr, "weight_decay": self._decay}
         return {key: x for key, x in found.items() if x is not None}
 
     def warn_of_unused(self) -> None:
         """Say which rates are of a kind that no parameter is."""
-        for name, lr in self._options.items():
-            kinds = {"rest", "embedding", "head"} if name == "rest_lr" else {name[:-3]}
-            if lr is not None and kinds.isdisjoint(self._seen):
+        for kind in self._lr:
+            reached = _RATES.keys() if kind == "rest" else {kind}
+            if self._seen.isdisjoint(reached):
                 _warn(
-                    f"{name} has no effect, because no parameter of that kind was found; pass the "
-                    "model itself, by whose modules they are told apart"
+                    f"{_RATES[kind]} has no effect, because no parameter of that kind was found; "
+                    "pass the model itself, by whose modules they are told apart"
                 )
 
 
