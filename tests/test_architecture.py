@@ -231,6 +231,7 @@ def test_the_page_names_all_that_is_kept() -> None:
     kept = set()
     for build in OPTIMIZERS.values():
         params = [torch.nn.Parameter(torch.randn(shape)) for shape in ((4, 6), (5,), (2, 3, 4))]
+        params.append(torch.nn.Parameter(torch.randn(5).bfloat16()))
         optimizer = build([{"params": params, "role": "auto"}], lr=1e-3)
         for p in params:
             p.grad = torch.randn_like(p)

@@ -40,7 +40,7 @@ def train_of(name: str) -> Train:
 
 
 def test_every_example_is_here() -> None:
-    others = {"finetune_lora_trl", "experts_without_tokens", "lora_rates"}
+    others = {"finetune_lora_trl", "experts_without_tokens", "lora_rates", "precision"}
     found = {file.stem for file in EXAMPLES.glob("*.py")}
     assert found == set().union(NEEDS, ALONE, ON_RANKS, others)
 
@@ -188,3 +188,10 @@ def test_the_measurement_of_experts_says_what_each_answer_costs(capsys) -> None:
     runpy.run_path(str(EXAMPLES / "experts_without_tokens.py"))["main"](2, 1)
     rows = capsys.readouterr().out.splitlines()
     assert [row.split(" loss")[0].split()[0] for row in rows] == 3 * ["Muon"] + 3 * ["DeVA"]
+
+
+def test_the_measurement_of_precision_says_what_rounding_loses(capsys) -> None:
+    runpy.run_path(str(EXAMPLES / "precision.py"))["main"](2, 1)
+    title, *rows = capsys.readouterr().out.splitlines()
+    assert title.startswith("weights in bfloat16")
+    assert [row.split(",")[0] for row in rows] == 2 * ["DeVA"] + 2 * ["AdamW"] + 2 * ["Muon"]

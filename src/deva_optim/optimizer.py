@@ -43,6 +43,7 @@ class BaseOptimizer(Optimizer):
                               −1 − phase until there is one
         waiting               matrices of the parameter that have no basis yet
         idle                  steps of the parameter that did not count for one of its matrices
+        rounding              how often the weight was rounded at random, if it is in half precision
         exponent              e of the units 2^e that a matrix is measured in: 0 for gradients of
                               ordinary size, −2³¹ before the first one. exp_avg and exp_avg_rows,
                               _cols are over 2^e, exp_avg_sq and the covariances over 4^e

@@ -239,6 +239,10 @@ OPTIONS: Final[Mapping[str, Option]] = {
     "state_dtype": Option(_state_dtype, None,
         "dtype of the momentum and of the second moment, where there is one. None is float32, and "
         "float64 for float64 parameters."),
+    "stochastic_rounding": Option(_flag, True,
+        "Round weights in bfloat16 and float16 up or down at random, so that they are right on "
+        "average and updates below half a unit are not lost. False rounds them to the nearest "
+        "number. Other weights are not rounded."),
     "role": Option(_one_of("auto", "matrix", "vector"), "auto",
         '`"vector"` is for the method of the rest, `"matrix"` for matrices alone; `"auto"` goes by '
         "the shape of each parameter."),

@@ -9,20 +9,22 @@ from torch import Tensor, nn
 import deva_optim as do
 from deva_optim.core import linalg
 from deva_optim.core.state import on_host
-from helpers import OPTIMIZERS, off_diagonal
+from helpers import HALF, OPTIMIZERS, off_diagonal
 
 # What an accelerator asks for --------------------------------------------------------------------
 
 SHAPES = ((6, 6), (6, 6), (4, 9), (3, 5, 4), (8, 2, 3, 3), (7,), ())
 
 
-def on_meta(name: str, monkeypatch) -> tuple[list[nn.Parameter], torch.optim.Optimizer]:
+def on_meta(
+    name: str, monkeypatch, dtype: torch.dtype
+) -> tuple[list[nn.Parameter], torch.optim.Optimizer]:
     """An optimizer past its first step, which may wait for the device, without any values.
 
     A tensor on the meta device has none: whatever asked for one would raise.
     """
     monkeypatch.setattr(linalg, "host_sees", lambda device: False)
-    params = [nn.Parameter(torch.randn(shape)) for shape in SHAPES]
+    params = [nn.Parameter(torch.randn(shape, dtype=dtype)) for shape in SHAPES]
     first = build(name, params)
     for p in params:
         p.grad = torch.randn_like(p)
@@ -39,15 +41,18 @@ def build(name: str, params: list[nn.Parameter]) -> torch.optim.Optimizer:
     return OPTIMIZERS[name]([{"params": params, "refresh_every": 3}])
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_a_step_never_waits_for_the_device(name, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [*((n, torch.float32) for n in OPTIMIZERS), *((n, d) for n in ("deva", "adamw") for d in HALF)],
+)
+def test_a_step_never_waits_for_the_device(name, dtype, monkeypatch):
     real = torch.geqrf
 
     def geqrf(A: Tensor) -> tuple[Tensor, Tensor]:  # torch has none for the meta device
         return (torch.empty_like(A), A.new_empty(A.shape[:-1])) if A.is_meta else real(A)
 
     monkeypatch.setattr(torch, "geqrf", geqrf)
-    params, optimizer = on_meta(name, monkeypatch)
+    params, optimizer = on_meta(name, monkeypatch, dtype)
     clocks = [optimizer.state[p]["clock"].clone() for p in params if "clock" in optimizer.state[p]]
     for _ in range(4):  # past a refresh of every parameter
         for p in params:

@@ -89,6 +89,7 @@ def _choices(calm: bool) -> dict[str, tuple[Any, ...]]:
         "rest_betas": (*BETAS, *SLOW_BETAS),
         "nonfinite": ("skip", "skip", "raise"),
         "ema_rate": (0.0, 0.9),
+        "stochastic_rounding": (False,),
     }
     if calm:
         return always | {"rest_betas": SLOW_BETAS, "eps": (1e-8, 1e-3)}

@@ -13,7 +13,8 @@ from deva_optim.core.parameters import Reading
 from fuzz.subject import Subject
 
 _INTEGERS = {8: torch.int64, 4: torch.int32, 2: torch.int16}
-_COUNTERS = ("step", "clock", "idle", "waiting")  # what times a step, and is no memory of gradients
+# What times a step, and is no memory of gradients.
+_COUNTERS = ("step", "clock", "idle", "waiting", "rounding")
 
 
 class Fault(AssertionError):  # noqa: N818 (of the library, not of this program)
@@ -131,11 +132,11 @@ def without_gradient_nothing_moves(subject: Subject, before: list[Before]) -> No
 def skipped_steps_change_nothing(subject: Subject, before: list[Before]) -> None:
     """A gradient that is not finite: neither weight nor state changes.
 
-    On the device's path the clock of the refreshes runs on, because the host does not know.
+    On the device's path the host does not know: it counts refreshes and roundings on.
     """
     for i, b in enumerate(before):
         if b.skipped:
-            besides = ("clock",) if subject.settings["path"] == "device" else ()
+            besides = ("clock", "rounding") if subject.settings["path"] == "device" else ()
             _unchanged("not finite, no change", subject, i, b, besides)
 
 

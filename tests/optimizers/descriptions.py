@@ -40,6 +40,7 @@ COMMON: dict[str, Kwargs] = {
     "wide state": {"state_dtype": torch.float64},
     "narrow state": {"state_dtype": torch.bfloat16},
     "nonfinite": {"nonfinite": "raise"},
+    "to the nearest": {"stochastic_rounding": False},
 }
 BETAS: dict[str, Kwargs] = {"betas": {"betas": (0.8, 0.9)}}
 EPS: dict[str, Kwargs] = {"eps": {"eps": 1e-6}}
@@ -166,6 +167,7 @@ BAD_VALUES: list[tuple[Kwargs, type[Exception], str]] = [
     ({"graft": "adm"}, ValueError, "graft must be one of adam, none, got 'adm'; did you mean"),
     ({"nonfinite": "skp"}, ValueError, "one of skip, raise, got 'skp'; did you mean 'skip'"),
     ({"state_dtype": torch.int8}, ValueError, r"state_dtype must be None .*, got torch\.int8"),
+    ({"stochastic_rounding": 1}, TypeError, "stochastic_rounding must be True or False, got 1"),
     ({"nesterov": 1}, TypeError, "nesterov must be True or False, got 1"),
     ({"maximize": None}, TypeError, "maximize must be True or False, got None"),
     ({"sign_stabilize": "yes"}, TypeError, "sign_stabilize must be True or False, got 'yes'"),
@@ -252,7 +254,13 @@ OPTIM_DB = [
         optim_error_inputs_func=errors_of(cls),
         scheduler_inputs=SCHEDULES,
         supported_impls=("foreach",),
-        not_og_supported_flags=("foreach", "maximize", "nonfinite", "state_dtype"),
+        not_og_supported_flags=(
+            "foreach",
+            "maximize",
+            "nonfinite",
+            "state_dtype",
+            "stochastic_rounding",
+        ),
         supports_sparse=False,
         supports_complex=False,
         has_capturable_arg=False,

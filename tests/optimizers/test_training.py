@@ -110,6 +110,22 @@ def test_bfloat16_weights_train() -> None:
     assert all(p.dtype == torch.bfloat16 for p in model.parameters())
 
 
+@pytest.mark.parametrize("name", ["deva", "muon"])
+def test_bfloat16_weights_lose_nothing_at_a_small_rate(name: str) -> None:
+    setting = Setting(SMALL.size, batch=4, steps=80)
+
+    def run(dtype: torch.dtype, **options: bool) -> float:
+        model = setting.model().to(dtype)
+        optimizer = OPTIMIZERS[name](do.param_groups(model), lr=5e-4, **options)
+        trained(model, optimizer, setting)
+        return validate(model.float(), setting)
+
+    wide, half = run(torch.float32), run(torch.bfloat16)
+    nearest = run(torch.bfloat16, stochastic_rounding=False)
+    assert abs(half - wide) < 0.01
+    assert nearest > wide + 0.02  # an update is a fifth of the spacing of most weights
+
+
 def test_a_bfloat16_state_changes_next_to_nothing() -> None:
     setting = Setting(TINY.size, TINY.batch, steps=80)
 

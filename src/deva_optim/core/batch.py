@@ -17,6 +17,7 @@ from torch import Tensor
 from .linalg import Number, both, over, scalar_dtype
 from .matrices import PARAMETER_SHAPED, Part
 from .parameters import Reading
+from .rounding import HALF, round_stochastically
 from .state import initial_state
 from .units import as_units
 
@@ -55,6 +56,9 @@ class Item:
         begun: For each part, which matrices had a gradient before this step.
         scaled: Whether any of its units is another than 1.
         renews: Whether what is made of its covariances must be computed anew: its units changed.
+        rounding: How often its weight was rounded at random before; None rounds it to the nearest
+            number.
+        offset: Where in the parameter the block begins that this rank rounds.
     """
 
     reading: Reading
@@ -72,11 +76,23 @@ class Item:
     begun: list[Tensor] | None = None
     scaled: bool = False
     renews: bool = False
+    rounding: int | None = None
+    offset: int = 0
 
     def exponents(self, index: int) -> Tensor:
         """The exponents of the matrices of a part, on the host."""
         found: Tensor = self.state["exponent" + self.reading.suffixes[index]]
         return found
+
+    def stored(self, X: Tensor, index: int) -> Tensor:
+        """The numbers of a part of the weight as the dtype of the parameter holds them."""
+        dtype = self.param.dtype
+        if dtype not in HALF:
+            return X
+        if self.rounding is None:
+            return X.clamp(-(most := torch.finfo(dtype).max), most) if dtype == torch.float16 else X
+        place = self.reading.place, index, self.offset
+        return round_stochastically(X, dtype, self.rounding, *place)
 
 
 def item(

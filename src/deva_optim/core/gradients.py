@@ -96,6 +96,8 @@ def _screen_on_host(
         nonzero = size >= torch.finfo(e.reading.dtype).tiny
         if units:
             choose_units_(e)
+        if "rounding" in e.state:
+            _count_rounding(e)
         if method.rests and not nonzero:
             resting.append(e)
             continue
@@ -117,6 +119,8 @@ def _screen_on_device(
     for e, size in zip(items, sizes, strict=True):
         e.size, e.finite, e.overflowed = size, size.isfinite(), e.reading.name in too_large
         choose_units_(e)
+        if "rounding" in e.state:
+            _count_rounding(e)
     finite = torch.stack([e.finite for e in items])  # type: ignore[misc]
     skips.add_on_device([e.reading.name for e in items], finite)
     # Only a first decomposition needs an answer here, and it waits for the device in any case.
@@ -145,6 +149,13 @@ def _advance_clock(e: Item, nonzero: bool) -> bool:
         e.clock += 1
     e.state["clock"].fill_(e.clock)
     return skipped_first
+
+
+def _count_rounding(e: Item) -> None:
+    """Count the roundings of a weight in half precision, so that each has noise of its own."""
+    if e.reading.group["stochastic_rounding"]:
+        e.rounding = int(e.state["rounding"])
+        e.state["rounding"].add_(1)
 
 
 # Units ------------------------------------------------------------------------------------------

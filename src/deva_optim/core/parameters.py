@@ -26,6 +26,7 @@ class Reading:
     """A parameter of the optimizer, and how it is read.
 
     Attributes:
+        place: Which of the parameters of the optimizer it is.
         is_rest: Whether it gets the method for the rest, in an optimizer of matrices.
         is_matrix: Whether it is made of matrices; the rest is updated entry by entry.
         is_one: Whether the norm of its gradient is that of a single matrix, or of no matrix at all.
@@ -35,6 +36,7 @@ class Reading:
         range: The dtype whose range the state has: that of the computation, or a narrower one.
     """
 
+    place: int
     group: dict[str, Any]
     param: Tensor
     name: str
@@ -60,10 +62,14 @@ class Reading:
 
 def read(groups: list[dict[str, Any]], methods: Mapping[str, Method] = METHODS) -> list[Reading]:
     """The parameters of the groups, in their order; their methods are looked up in the table."""
-    return [
-        Reading(group, p, name, *_read(p, group, methods))
+    members = (
+        (group, p, name)
         for i, group in enumerate(groups)
         for p, name in zip(group["params"], _names(group, i), strict=True)
+    )
+    return [
+        Reading(place, group, p, name, *_read(p, group, methods))
+        for place, (group, p, name) in enumerate(members)
     ]
 
 

@@ -14,9 +14,11 @@ from .linalg import compute_dtype
 from .matrices import PARAMETER_SHAPED, Part
 from .methods import Method
 from .parameters import Reading
+from .rounding import HALF
 from .units import UNSET
 
-_HOST_STATE: Final = ("clock", "waiting", "exponent")  # steers the host, and so lives in its memory
+# What steers the host, and so lives in its memory.
+_HOST_STATE: Final = ("clock", "waiting", "exponent", "rounding")
 DTYPES: Final = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 _DTYPES: Final = {str(dtype): dtype for dtype in DTYPES}
 
@@ -31,6 +33,8 @@ def initial_state(
     state = {"step": wide.float(), "exp_avg": momentum}
     if method.averages:
         state["iterate_avg"] = wide.new_zeros(param.shape)
+    if param.dtype in HALF:
+        state["rounding"] = torch.tensor(0)
     waiting = 0
     for i, part in enumerate(parts):
         suffix = f".{i}" if len(parts) > 1 else ""
@@ -95,6 +99,8 @@ def check_loaded(readings: Iterable[Reading], state: Mapping[Tensor, dict[str, A
         for key, wanted in initial_state(like, r.group, r.method, r.parts).items():
             if key not in state[r.param] and key.startswith("exponent"):
                 state[r.param][key] = Shield(_former_exponents(state[r.param], key, wanted))
+            if key not in state[r.param] and key == "rounding":  # saved before it was at random
+                state[r.param][key] = Shield(wanted)
             x = state[r.param].get(key)
             x = x.tensor if isinstance(x, Shield) else x
             if x is None:

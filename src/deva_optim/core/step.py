@@ -226,21 +226,16 @@ def write_(b: Batch, U: Term, kappa: Number) -> None:
         lost = shrink[i : i + 1] if isinstance(shrink, Tensor) and shrink.ndim else shrink
         add_(wide.unsqueeze(0), mine, keep=1 - lost, weight=-factor)
         if wide.data_ptr() != X.data_ptr():  # a copy: in half precision, or not laid out for it
-            X.copy_(_within_range(X.dtype, b.part.unfold(wide, item.param)))
-
-
-def _within_range(dtype: torch.dtype, X: Tensor) -> Tensor:
-    """X, held to the largest number of float16 if that is what it is stored in."""
-    return X.clamp(-(most := torch.finfo(dtype).max), most) if dtype == torch.float16 else X
+            X.copy_(item.stored(b.part.unfold(wide, item.param), b.index))
 
 
 def decay_(e: Item) -> None:
     """X ← (1 − ηλ) X: all that happens to a parameter that rests."""
     dtype = e.reading.dtype
-    for part in e.parts:
+    for i, part in enumerate(e.parts):
         X = part.slice(e.param)
         rate = learning_rate(e, part.shape, dtype)
-        X.copy_(X.to(dtype) * (1 - rate * e.reading.group["weight_decay"]))
+        X.copy_(e.stored(X.to(dtype) * (1 - rate * e.reading.group["weight_decay"]), i))
 
 
 def learning_rate(e: Item, shape: tuple[int, ...], dtype: torch.dtype) -> Number:

@@ -23,7 +23,7 @@ from .placement import RankGroup, coordinates, local
 
 State = Mapping[Tensor, dict[str, Any]]
 
-_SAME: Final = ("step", "clock")  # the same on all ranks
+_SAME: Final = ("step", "clock", "rounding")  # the same on all ranks
 _SMALL: Final = ("waiting", "idle", "exponent")  # right on the owner alone, but too small to cut
 
 

@@ -58,6 +58,9 @@ class Placement:
         sizes = tuple(group.mesh.mesh.shape)
         self.blocks = [block(shape, sizes, placements, at) for at in group.coordinates]
         self.own_block = self.blocks[group.rank]  # the slices of the tensor that this rank holds
+        strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+        starts = (s.start for s in self.own_block)
+        self.offset = sum(a * b for a, b in zip(starts, strides, strict=True))  # where it begins
         copied = [i for i, placement in enumerate(placements) if placement.is_replicate()]
         self.sharded = len(copied) < len(placements)
         self.replicas = [tuple(at[i] for i in copied) for at in group.coordinates]  # of each rank

@@ -73,6 +73,7 @@ class Distributed:
         for x in items:
             if id(x.item) in decayed:
                 x.item.parts = tuple(_within(part, x.placement.own_block) for part in x.item.parts)
+                x.item.offset = x.placement.offset
                 decay_(x.item)
         items = [x for x in items if id(x.item) in kept]
         vectors = self._vectors([x for x in items if x.owner < 0])
@@ -149,6 +150,7 @@ class Distributed:
             parts = (whole(tuple(X.shape)),)
         fresh = not values
         found = item(r, X, grad, values, parts, phase, like)
+        found.offset = 0 if r.is_matrix else placement.offset
         if fresh:
             values["step"] = X.new_zeros((), dtype=torch.float32)  # all ranks count steps
         # An average of iterates is made of exact weights; weight decay can do with less.

@@ -76,6 +76,7 @@ class DeVA(BaseOptimizer):
         head_lr: float | Tensor | None = None,
         nonfinite: NonFinite = "skip",
         state_dtype: torch.dtype | None = None,
+        stochastic_rounding: bool = True,
         process_group: Ranks = None,
         wire_dtype: torch.dtype | None = None,
     ) -> None:
@@ -142,6 +143,7 @@ class DeVASinf(BaseOptimizer):
         head_lr: float | Tensor | None = None,
         nonfinite: NonFinite = "skip",
         state_dtype: torch.dtype | None = None,
+        stochastic_rounding: bool = True,
         process_group: Ranks = None,
         wire_dtype: torch.dtype | None = None,
     ) -> None:
@@ -191,5 +193,6 @@ class DeVALinf(BaseOptimizer):
         head_lr: float | Tensor | None = None,
         nonfinite: NonFinite = "skip",
         state_dtype: torch.dtype | None = None,
+        stochastic_rounding: bool = True,
     ) -> None:
         super().__init__(params, "deva-linf", locals())

@@ -64,6 +64,7 @@ class Muon(BaseOptimizer):
         head_lr: float | Tensor | None = None,
         nonfinite: NonFinite = "skip",
         state_dtype: torch.dtype | None = None,
+        stochastic_rounding: bool = True,
         process_group: Ranks = None,
         wire_dtype: torch.dtype | None = None,
     ) -> None:
@@ -116,6 +117,7 @@ class AdaMuon(BaseOptimizer):
         head_lr: float | Tensor | None = None,
         nonfinite: NonFinite = "skip",
         state_dtype: torch.dtype | None = None,
+        stochastic_rounding: bool = True,
         process_group: Ranks = None,
         wire_dtype: torch.dtype | None = None,
     ) -> None:
@@ -167,6 +169,7 @@ class NorMuon(BaseOptimizer):
         head_lr: float | Tensor | None = None,
         nonfinite: NonFinite = "skip",
         state_dtype: torch.dtype | None = None,
+        stochastic_rounding: bool = True,
         process_group: Ranks = None,
         wire_dtype: torch.dtype | None = None,
     ) -> None:

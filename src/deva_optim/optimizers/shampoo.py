@@ -70,6 +70,7 @@ class Shampoo(BaseOptimizer):
         head_lr: float | Tensor | None = None,
         nonfinite: NonFinite = "skip",
         state_dtype: torch.dtype | None = None,
+        stochastic_rounding: bool = True,
         process_group: Ranks = None,
         wire_dtype: torch.dtype | None = None,
     ) -> None:
@@ -131,6 +132,7 @@ class SPlus(BaseOptimizer):
         head_lr: float | Tensor | None = None,
         nonfinite: NonFinite = "skip",
         state_dtype: torch.dtype | None = None,
+        stochastic_rounding: bool = True,
         process_group: Ranks = None,
         wire_dtype: torch.dtype | None = None,
     ) -> None:

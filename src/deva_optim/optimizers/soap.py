@@ -62,6 +62,7 @@ class SOAP(BaseOptimizer):
         head_lr: float | Tensor | None = None,
         nonfinite: NonFinite = "skip",
         state_dtype: torch.dtype | None = None,
+        stochastic_rounding: bool = True,
         process_group: Ranks = None,
         wire_dtype: torch.dtype | None = None,
     ) -> None:

@@ -53,6 +53,7 @@ class AdamW(BaseOptimizer):
         head_lr: float | Tensor | None = None,
         nonfinite: NonFinite = "skip",
         state_dtype: torch.dtype | None = None,
+        stochastic_rounding: bool = True,
     ) -> None:
         super().__init__(params, "adamw", locals())
 
@@ -96,6 +97,7 @@ class Signum(BaseOptimizer):
         head_lr: float | Tensor | None = None,
         nonfinite: NonFinite = "skip",
         state_dtype: torch.dtype | None = None,
+        stochastic_rounding: bool = True,
     ) -> None:
         super().__init__(params, "signum", locals())
 
@@ -137,5 +139,6 @@ class Lion(BaseOptimizer):
         head_lr: float | Tensor | None = None,
         nonfinite: NonFinite = "skip",
         state_dtype: torch.dtype | None = None,
+        stochastic_rounding: bool = True,
     ) -> None:
         super().__init__(params, "lion", locals())
