@@ -3,7 +3,7 @@
 import re
 import sys
 from graphlib import CycleError, TopologicalSorter
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -229,10 +229,11 @@ def test_the_page_follows_a_step_as_it_goes() -> None:
 
 def test_the_page_names_all_that_is_kept() -> None:
     kept = set()
-    for build in OPTIMIZERS.values():
+    for build, state_dtype in product(OPTIMIZERS.values(), (None, "int8")):
         params = [torch.nn.Parameter(torch.randn(shape)) for shape in ((4, 6), (5,), (2, 3, 4))]
         params.append(torch.nn.Parameter(torch.randn(5).bfloat16()))
-        optimizer = build([{"params": params, "role": "auto"}], lr=1e-3)
+        group = {"params": params, "role": "auto", "state_dtype": state_dtype}
+        optimizer = build([group], lr=1e-3)
         for p in params:
             p.grad = torch.randn_like(p)
         optimizer.step()

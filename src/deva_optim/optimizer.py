@@ -35,6 +35,8 @@ class BaseOptimizer(Optimizer):
         exp_avg               M, in the shape and the coordinates of the parameter; SOAP's and that
                               of the whitened variant in those of the basis
         exp_avg_sq            V, in the shape of the parameter and the coordinates of the basis
+        exp_avg_scale, …      with state_dtype="int8", the scales of the codes that exp_avg and
+                              exp_avg_sq are then
         exp_avg_rows, _cols   V_r and V_c of the factored variant
         covariance_left, …    L and R; of a large one only the lower half is kept up to date
         basis_left, …         Q_L and Q_R, or root_left, … of Shampoo

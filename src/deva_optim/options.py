@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 NonFinite = Literal["skip", "raise"]
 Ranks: TypeAlias = "ProcessGroup | DeviceMesh | None"
+StateDType: TypeAlias = "torch.dtype | Literal['int8'] | None"
 Rest = Literal["deva-linf", "adamw", "signum", "lion"]
 Sides = Literal["both", "short"]
 Variant = Literal["default", "factored", "instantaneous", "whitened"]
@@ -125,7 +126,10 @@ def _state_dtype(name: str, value: object) -> None:
             f"{name} must not be torch.float16, which cannot hold the square of a gradient above "
             "256; torch.bfloat16 is as small and has the range of float32"
         )
-    _dtype(name, value)
+    if value != "int8" and value is not None and value not in DTYPES:
+        raise ValueError(
+            f"{name} must be None, 'int8' or one of {', '.join(map(str, DTYPES))}, got {value!r}"
+        )
 
 
 # The table ---------------------------------------------------------------------------------------
@@ -238,7 +242,8 @@ OPTIONS: Final[Mapping[str, Option]] = {
         'parameter, `"raise"` raises an error before anything is changed.'),
     "state_dtype": Option(_state_dtype, None,
         "dtype of the momentum and of the second moment, where there is one. None is float32, and "
-        "float64 for float64 parameters."),
+        'float64 for float64 parameters. `"int8"` keeps those of weights with two dimensions or '
+        "more as codes of one byte, with a scale for each block of 256, and bases in bfloat16."),
     "stochastic_rounding": Option(_flag, True,
         "Round weights in bfloat16 and float16 up or down at random, so that they are right on "
         "average and updates below half a unit are not lost. False rounds them to the nearest "

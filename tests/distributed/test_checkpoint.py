@@ -188,9 +188,12 @@ def test_whole_and_cut_state_are_the_same(layout: str) -> None:
 NARROW: dict[str, Any] = {"state_dtype": torch.bfloat16, "msign_dtype": torch.bfloat16}
 
 
-def narrow(folder: str, layout: str) -> list[list[Tensor]]:
+CODES: dict[str, Any] = {"state_dtype": "int8"}
+
+
+def narrow(folder: str, layout: str, name: str, given: dict[str, Any]) -> list[list[Tensor]]:
     """Options that are dtypes, through every way to save and load."""
-    first = made("deva", layout, **NARROW)
+    first = made(name, layout, **given)
     go_on(*first, 0)
     ways = (
         StateDictOptions(),
@@ -201,27 +204,32 @@ def narrow(folder: str, layout: str) -> list[list[Tensor]]:
     )
     ends = []
     for i, options in enumerate(ways):
-        second = made("deva", layout, **NARROW)
+        second = made(name, layout, **given)
         weights = get_model_state_dict(first[0], options=options)
         state = get_optimizer_state_dict(*first, options=options)
         if not options.full_state_dict:
             dcp.save({"state": state}, checkpoint_id=f"{folder}/{i}")
-            state = get_optimizer_state_dict(*made("deva", layout, **NARROW), options=options)
+            state = get_optimizer_state_dict(*made(name, layout, **given), options=options)
             dcp.load({"state": state}, checkpoint_id=f"{folder}/{i}")
         set_model_state_dict(second[0], weights, options=options)
         set_optimizer_state_dict(*second, state, options=options)
         for group in second[1].param_groups:
-            assert {key: group[key] for key in NARROW} == NARROW
+            assert {key: group[key] for key in given} == given
         go_on(*second, STEPS)
         ends.append(whole(second[0].weights))
     return ends
 
 
+@pytest.mark.parametrize(
+    ("name", "given"), [("deva", NARROW), ("deva-sinf", CODES)], ids=["bfloat16", "int8"]
+)
 @pytest.mark.parametrize("layout", ["rows", "ddp"])
-def test_options_that_are_dtypes_survive(tmp_path: Path, layout: str) -> None:
+def test_options_that_are_dtypes_survive(
+    tmp_path: Path, layout: str, name: str, given: dict[str, Any]
+) -> None:
     start = weights()
-    theirs = alone("deva", start, past(start, 2 * STEPS), foreach=False, **NARROW)
-    for ends in run(2, narrow, str(tmp_path), layout):
+    theirs = alone(name, start, past(start, 2 * STEPS), foreach=False, **given)
+    for ends in run(2, narrow, str(tmp_path), layout, name, given):
         for ours in ends:
             assert_close(ours, theirs, rtol=0, atol=0)
 

@@ -96,7 +96,7 @@ def _choices(calm: bool) -> dict[str, tuple[Any, ...]]:
     return always | {
         "eps": (0.0, 1e-30, 1e-12, 1e-8, 1e-3),
         "sides": ("both", "short"),
-        "state_dtype": (torch.bfloat16, torch.float32),
+        "state_dtype": (torch.bfloat16, torch.float32, "int8"),
         "msign_dtype": (torch.bfloat16, torch.float16, torch.float32, torch.float64),
     }
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from deva_optim.core.codes import CODES, SCALE
 from deva_optim.core.matrices import Part
 from deva_optim.core.parameters import Reading
 from fuzz.subject import Subject
@@ -71,19 +72,20 @@ def must_skip(
     if largest == 0:
         return False
     size = math.log2(largest) + math.log2(float((grad.double() / largest).norm()))
-    narrow = _exponents(reading.group["state_dtype"] or wide)
+    given = reading.group["state_dtype"]
+    narrow = _exponents(torch.float32 if given == "int8" else given or wide)
     if narrow - 1 < 2 * size < _exponents(wide) - 1:
         return None
     exponents = [x.flatten() for key, x in state.items() if key.startswith("exponent")]
     units = [e if e > -1024 else 0 for x in exponents for e in x.tolist()]
-    kept = torch.float32 if reading.group["state_dtype"] in _NARROW else wide
+    kept = torch.float32 if given in _NARROW else wide
     far = _FAR[kept] + min(units, default=0)
     return None if path == "device" and size > far else False
 
 
 # How large a norm may be in units on the device's path, as a power of two, with a margin.
 _FAR = {torch.float32: 49, torch.float64: 399}
-_NARROW = (torch.float32, torch.bfloat16)
+_NARROW = (torch.float32, torch.bfloat16, "int8")
 
 
 def _exponents(dtype: torch.dtype) -> float:
@@ -223,6 +225,9 @@ def _remembers(
         if not before and not name.startswith(("exp_avg", "covariance")):
             continue  # what a state starts from is not zero for all of it
         was = before.get(key, torch.zeros_like(x))
+        coded = x.dtype in CODES or name.endswith(SCALE)
+        if coded and (part.length >= 0 or part.pieces > 1):
+            continue  # its matrices may share the scale of a block with others that move
         if name in ("exp_avg", "exp_avg_sq"):
             x, was = part.fold(x), part.fold(was)
         _same("a zero gradient rests", f"{key} of parameter {i}", x[zero], was[zero])

@@ -39,6 +39,7 @@ COMMON: dict[str, Kwargs] = {
     "maximize": {"maximize": True, "weight_decay": 0.0},
     "wide state": {"state_dtype": torch.float64},
     "narrow state": {"state_dtype": torch.bfloat16},
+    "state in codes": {"state_dtype": "int8"},
     "nonfinite": {"nonfinite": "raise"},
     "to the nearest": {"stochastic_rounding": False},
 }
@@ -166,7 +167,12 @@ BAD_VALUES: list[tuple[Kwargs, type[Exception], str]] = [
     ({"variant": "ungrafted"}, ValueError, "variant 'ungrafted' is none of deva-sinf's"),
     ({"graft": "adm"}, ValueError, "graft must be one of adam, none, got 'adm'; did you mean"),
     ({"nonfinite": "skp"}, ValueError, "one of skip, raise, got 'skp'; did you mean 'skip'"),
-    ({"state_dtype": torch.int8}, ValueError, r"state_dtype must be None .*, got torch\.int8"),
+    (
+        {"state_dtype": torch.int8},
+        ValueError,
+        r"state_dtype must be None, 'int8' or .* got torch\.int8",
+    ),
+    ({"state_dtype": "int4"}, ValueError, r"state_dtype must be None, 'int8' or .* got 'int4'"),
     ({"stochastic_rounding": 1}, TypeError, "stochastic_rounding must be True or False, got 1"),
     ({"nesterov": 1}, TypeError, "nesterov must be True or False, got 1"),
     ({"maximize": None}, TypeError, "maximize must be True or False, got None"),

@@ -40,6 +40,7 @@ PRECISIONS: dict[str, tuple[torch.dtype, dict[str, Any]]] = {
     "float64": (torch.float64, {"lr": torch.tensor(2**-6)}),
     "bfloat16": (torch.bfloat16, {}),
     "state_dtype": (torch.float32, {"state_dtype": torch.bfloat16}),
+    "int8": (torch.float32, {"state_dtype": "int8"}),
 }
 
 

@@ -144,6 +144,23 @@ def test_a_bfloat16_state_changes_next_to_nothing() -> None:
     assert narrow == pytest.approx(wide, rel=2**-8)
 
 
+@pytest.mark.parametrize(("name", "share"), [("adamw", 0.35), ("muon", 0.35), ("deva", 0.7)])
+def test_a_state_of_one_byte_a_number_changes_little(name: str, share: float) -> None:
+    setting = Setting(SMALL.size, batch=8, steps=60)
+
+    def run(dtype: torch.dtype | str | None) -> tuple[float, int]:
+        model = setting.model()
+        optimizer = OPTIMIZERS[name](do.param_groups(model), lr=8e-3, state_dtype=dtype)
+        loss = trained(model, optimizer, setting)
+        values = (value for state in optimizer.state.values() for value in state.values())
+        return loss, sum(value.nbytes for value in values)
+
+    (wide, wide_bytes), (narrow, narrow_bytes) = run(None), run("int8")
+    assert narrow_bytes < share * wide_bytes
+    assert narrow != wide
+    assert narrow == pytest.approx(wide, rel=0.005)
+
+
 # --- What holds for every optimizer --------------------------------------------------------------
 
 

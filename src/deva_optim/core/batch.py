@@ -14,6 +14,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from .codes import CODES, decode, encode_
 from .linalg import Number, both, over, scalar_dtype
 from .matrices import PARAMETER_SHAPED, Part
 from .parameters import Reading
@@ -248,6 +249,7 @@ class Batch:
                     self.state[key] = gather(self.tensors(key), self.dtype)
             else:
                 X = first.state[name]
+                X = decode(first.state, name, self.dtype) if X.dtype in CODES else X
                 X = X if self.plain or key not in PARAMETER_SHAPED else self.part.fold(X)
                 self.state[key] = X.to(self.dtype).unsqueeze(0)
         self.Q_L, self.Q_R = self.state.get("basis_left"), self.state.get("basis_right")
@@ -256,9 +258,13 @@ class Batch:
     def tensors(self, key: str) -> list[Tensor]:
         """The state of this name, parameter by parameter."""
         name = self.names[key]
+        if self._first[name].dtype in CODES:
+            found = [decode(e.state, name, self.dtype) for e in self.items]
+        else:
+            found = [e.state[name] for e in self.items]
         if self.plain or key not in PARAMETER_SHAPED:
-            return [e.state[name] for e in self.items]
-        return [self.part.fold(e.state[name]) for e in self.items]
+            return found
+        return [self.part.fold(x) for x in found]
 
     def weights(self) -> Tensor:
         """The parameters, gathered; B×…×n×m."""
@@ -276,8 +282,21 @@ class Batch:
     def write_back(self) -> None:
         """Return the averages, which the step has changed, to the parameters they came from."""
         for key, X in self.state.items():
-            if key in _AVERAGES and (len(X) > 1 or X.dtype != self._first[self.names[key]].dtype):
+            if key not in _AVERAGES:
+                continue
+            dtype = self._first[self.names[key]].dtype
+            if dtype in CODES:
+                self._encode(key, X)
+            elif len(X) > 1 or X.dtype != dtype:
                 scatter(X, self.tensors(key))
+
+    def _encode(self, key: str, X: Tensor) -> None:
+        for e, x in zip(self.items, X, strict=True):
+            if not self.plain:  # what other parts have is decoded, and encoded as it was
+                whole = decode(e.state, key, self.dtype)
+                self.part.fold(whole).copy_(x)
+                x = whole
+            encode_(e.state, key, x)
 
     def counted(self, function: Callable[..., Number], *settings: Any) -> Number:
         """function(t, …) of the counts of steps, shaped to multiply the batch."""

@@ -56,7 +56,7 @@ class Reading:
         several = len(self.parts) > 1
         self.suffixes = tuple(f".{i}" if several else "" for i in range(len(self.parts)))
         self.dtype = compute_dtype(self.param)
-        narrow = self.group["state_dtype"] in (torch.float32, torch.bfloat16)
+        narrow = self.group["state_dtype"] in (torch.float32, torch.bfloat16, "int8")
         self.range = torch.float32 if narrow else self.dtype
 
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, StateDict
 
-from .bases import SIDES, sides_with_basis
+from .bases import BASES, SIDES, sides_with_basis
+from .codes import CODED, zero_codes
 from .linalg import compute_dtype
 from .matrices import PARAMETER_SHAPED, Part
 from .methods import Method
@@ -28,7 +29,8 @@ def initial_state(
 ) -> dict[str, Tensor]:
     """The state of a parameter before its first step; nothing in it depends on a gradient."""
     wide = param.new_zeros((), dtype=compute_dtype(param))
-    small = wide.to(group["state_dtype"] or wide.dtype)
+    in_codes = group["state_dtype"] == "int8"
+    small = wide if in_codes else wide.to(group["state_dtype"] or wide.dtype)
     momentum = (wide if method.rotated else small).new_zeros(param.shape)
     state = {"step": wide.float(), "exp_avg": momentum}
     if method.averages:
@@ -53,7 +55,19 @@ def initial_state(
         waiting += part.matrices if basis else 0
     if method.basis is not None:
         state |= {"clock": torch.tensor(-1 - phase), "waiting": torch.tensor(waiting)}
-    return state
+    return _in_codes(state, method) if in_codes else state
+
+
+def _in_codes(state: dict[str, Tensor], method: Method) -> dict[str, Tensor]:
+    """A first state with M and V as codes and bases in bfloat16; that of a vector as it is."""
+    found = dict(state)
+    for key in CODED.keys() & state.keys():
+        if state[key].ndim > 1 and not (method.rotated and key == "exp_avg"):
+            found |= zero_codes(state[key], key)
+    for key, x in state.items():
+        if key.split(".")[0] in BASES:
+            found[key] = x.bfloat16()
+    return found
 
 
 def on_host(key: str) -> bool:

@@ -310,7 +310,7 @@ def choose_bases_(b: Batch, fresh: Tensor) -> None:
             if Q is not None:
                 b.state[key][at] = Q
     for key in BASES:
-        if key in b.names and len(b.items) > 1:
+        if key in b.names:
             scatter(b.state[key], b.tensors(key))
 
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from .codes import CODES, decode, encode_
 from .linalg import ORDINARY, matrix_norms, over
 from .matrices import PARAMETER_SHAPED, Part
 
@@ -81,11 +82,15 @@ def rescale_(
     for key, power in _POWERS.items():
         if key in _VARIANCES and not variance:
             continue
-        if key in PARAMETER_SHAPED and key in state:
-            X = part.fold(state[key])
+        coded = key in state and state[key].dtype in CODES
+        whole = decode(state, key, torch.float32) if coded else state.get(key)
+        if key in PARAMETER_SHAPED and whole is not None:
+            X = part.fold(whole)
         elif key + suffix in state:
             X = state[key + suffix]
         else:
             continue
         factor = torch.exp2((power * change).float()).to(X.dtype)
         X.mul_(over(factor, X))
+        if coded and whole is not None:
+            encode_(state, key, whole)

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
+from ..core.codes import SCALE
 from ..core.matrices import PARAMETER_SHAPED
 from ..core.state import Shield, on_host
 from .exchange import BUCKET, Exchange, Transfer, buckets, gather, scatter
@@ -42,6 +43,10 @@ def saved_state(owners: Owners, state: State) -> dict[Tensor, dict[str, Any]]:
                 values[key] = x.clone()
                 if key in PARAMETER_SHAPED and isinstance(param, DTensor):
                     values[key] = placement.as_dtensor(values[key])
+                elif key.endswith(SCALE) and isinstance(param, DTensor):  # in rows as the codes are
+                    rows = placement.shape[0], x.shape[1]
+                    cut = placement.group.placement(placement.placements, rows)
+                    values[key] = cut.as_dtensor(values[key])
     _in_buckets(scatter, transfers)
     return {param: values for param, values in found.items() if values}
 
@@ -118,7 +123,8 @@ def _block(owners: Owners, param: Tensor, key: str, x: Tensor) -> Tensor:
         if isinstance(param, DTensor) and x.device_mesh == param.device_mesh:
             return x.redistribute(x.device_mesh, param.placements).to_local()
         x = x.full_tensor()
-    return x[owners.placements[param].own_block] if key in PARAMETER_SHAPED else x
+    own = owners.placements[param].own_block
+    return x[own] if key in PARAMETER_SHAPED else x[own[:1]] if key.endswith(SCALE) else x
 
 
 def _in_buckets(

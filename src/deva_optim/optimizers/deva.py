@@ -8,7 +8,7 @@ from torch.optim.optimizer import ParamsT
 
 from ..core.directions import MsignKind
 from ..optimizer import BaseOptimizer
-from ..options import NonFinite, Ranks, Rest, Sides, Variant, documented
+from ..options import NonFinite, Ranks, Rest, Sides, StateDType, Variant, documented
 
 
 @documented
@@ -33,7 +33,9 @@ class DeVA(BaseOptimizer):
         rest: The method for what is not a hidden matrix: `"adamw"`, `"deva-linf"`, `"signum"` or
             `"lion"`.
         state_dtype: dtype of M and V. None is float32, and float64 for float64 parameters. With
-            `variant="whitened"` M has that precision whatever is given.
+            `variant="whitened"` M has that precision whatever is given. `"int8"` keeps those of
+            weights with two dimensions or more as codes of one byte, with a scale for each block of
+            256, and bases in bfloat16.
 
     >>> model = nn.Sequential(nn.Embedding(10, 8), nn.Linear(8, 8), nn.Linear(8, 10))
     >>> optimizer = DeVA(model, lr=1e-3)
@@ -75,7 +77,7 @@ class DeVA(BaseOptimizer):
         embedding_lr: float | Tensor | None = None,
         head_lr: float | Tensor | None = None,
         nonfinite: NonFinite = "skip",
-        state_dtype: torch.dtype | None = None,
+        state_dtype: StateDType = None,
         stochastic_rounding: bool = True,
         process_group: Ranks = None,
         wire_dtype: torch.dtype | None = None,
@@ -101,7 +103,9 @@ class DeVASinf(BaseOptimizer):
 
     Args:
         state_dtype: dtype of M and V. None is float32, and float64 for float64 parameters. With
-            `variant="whitened"` M has that precision whatever is given.
+            `variant="whitened"` M has that precision whatever is given. `"int8"` keeps those of
+            weights with two dimensions or more as codes of one byte, with a scale for each block of
+            256, and bases in bfloat16.
 
     >>> weight = nn.Parameter(torch.zeros(2, 2))
     >>> weight.grad = torch.tensor([[3.0, 0.0], [0.0, -0.5]])
@@ -142,7 +146,7 @@ class DeVASinf(BaseOptimizer):
         embedding_lr: float | Tensor | None = None,
         head_lr: float | Tensor | None = None,
         nonfinite: NonFinite = "skip",
-        state_dtype: torch.dtype | None = None,
+        state_dtype: StateDType = None,
         stochastic_rounding: bool = True,
         process_group: Ranks = None,
         wire_dtype: torch.dtype | None = None,
@@ -192,7 +196,7 @@ class DeVALinf(BaseOptimizer):
         embedding_lr: float | Tensor | None = None,
         head_lr: float | Tensor | None = None,
         nonfinite: NonFinite = "skip",
-        state_dtype: torch.dtype | None = None,
+        state_dtype: StateDType = None,
         stochastic_rounding: bool = True,
     ) -> None:
         super().__init__(params, "deva-linf", locals())

@@ -10,7 +10,7 @@ from torch.optim.optimizer import ParamsT
 
 from ..core.directions import JORDAN, MsignKind
 from ..optimizer import BaseOptimizer
-from ..options import NonFinite, Ranks, Rest, documented
+from ..options import NonFinite, Ranks, Rest, StateDType, documented
 
 
 @documented
@@ -63,7 +63,7 @@ class Muon(BaseOptimizer):
         embedding_lr: float | Tensor | None = None,
         head_lr: float | Tensor | None = None,
         nonfinite: NonFinite = "skip",
-        state_dtype: torch.dtype | None = None,
+        state_dtype: StateDType = None,
         stochastic_rounding: bool = True,
         process_group: Ranks = None,
         wire_dtype: torch.dtype | None = None,
@@ -116,7 +116,7 @@ class AdaMuon(BaseOptimizer):
         embedding_lr: float | Tensor | None = None,
         head_lr: float | Tensor | None = None,
         nonfinite: NonFinite = "skip",
-        state_dtype: torch.dtype | None = None,
+        state_dtype: StateDType = None,
         stochastic_rounding: bool = True,
         process_group: Ranks = None,
         wire_dtype: torch.dtype | None = None,
@@ -168,7 +168,7 @@ class NorMuon(BaseOptimizer):
         embedding_lr: float | Tensor | None = None,
         head_lr: float | Tensor | None = None,
         nonfinite: NonFinite = "skip",
-        state_dtype: torch.dtype | None = None,
+        state_dtype: StateDType = None,
         stochastic_rounding: bool = True,
         process_group: Ranks = None,
         wire_dtype: torch.dtype | None = None,

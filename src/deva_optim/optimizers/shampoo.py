@@ -11,7 +11,7 @@ from torch.optim.optimizer import ParamsT
 
 from ..averages import averaged
 from ..optimizer import BaseOptimizer
-from ..options import NonFinite, Ranks, Rest, Sides, documented
+from ..options import NonFinite, Ranks, Rest, Sides, StateDType, documented
 
 
 @documented
@@ -69,7 +69,7 @@ class Shampoo(BaseOptimizer):
         embedding_lr: float | Tensor | None = None,
         head_lr: float | Tensor | None = None,
         nonfinite: NonFinite = "skip",
-        state_dtype: torch.dtype | None = None,
+        state_dtype: StateDType = None,
         stochastic_rounding: bool = True,
         process_group: Ranks = None,
         wire_dtype: torch.dtype | None = None,
@@ -131,7 +131,7 @@ class SPlus(BaseOptimizer):
         embedding_lr: float | Tensor | None = None,
         head_lr: float | Tensor | None = None,
         nonfinite: NonFinite = "skip",
-        state_dtype: torch.dtype | None = None,
+        state_dtype: StateDType = None,
         stochastic_rounding: bool = True,
         process_group: Ranks = None,
         wire_dtype: torch.dtype | None = None,

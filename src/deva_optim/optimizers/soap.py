@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
 from ..optimizer import BaseOptimizer
-from ..options import NonFinite, Ranks, Rest, Sides, documented
+from ..options import NonFinite, Ranks, Rest, Sides, StateDType, documented
 
 
 @documented
@@ -26,6 +26,8 @@ class SOAP(BaseOptimizer):
             rounding errors beside the diagonal.
         state_dtype: dtype of V. None is float32, and float64 for float64 parameters. M keeps that
             precision whatever is given: V would not shrink steps along its rounding errors.
+            `"int8"` keeps V of weights with two dimensions or more as codes of one byte, with a
+            scale for each block of 256, and bases in bfloat16.
 
     >>> weight = torch.nn.Parameter(torch.ones(4, 6))
     >>> optimizer = SOAP([weight], lr=0.1)
@@ -61,7 +63,7 @@ class SOAP(BaseOptimizer):
         embedding_lr: float | Tensor | None = None,
         head_lr: float | Tensor | None = None,
         nonfinite: NonFinite = "skip",
-        state_dtype: torch.dtype | None = None,
+        state_dtype: StateDType = None,
         stochastic_rounding: bool = True,
         process_group: Ranks = None,
         wire_dtype: torch.dtype | None = None,

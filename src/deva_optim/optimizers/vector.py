@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
 from ..optimizer import BaseOptimizer
-from ..options import NonFinite, documented
+from ..options import NonFinite, StateDType, documented
 
 
 @documented
@@ -52,7 +51,7 @@ class AdamW(BaseOptimizer):
         embedding_lr: float | Tensor | None = None,
         head_lr: float | Tensor | None = None,
         nonfinite: NonFinite = "skip",
-        state_dtype: torch.dtype | None = None,
+        state_dtype: StateDType = None,
         stochastic_rounding: bool = True,
     ) -> None:
         super().__init__(params, "adamw", locals())
@@ -96,7 +95,7 @@ class Signum(BaseOptimizer):
         embedding_lr: float | Tensor | None = None,
         head_lr: float | Tensor | None = None,
         nonfinite: NonFinite = "skip",
-        state_dtype: torch.dtype | None = None,
+        state_dtype: StateDType = None,
         stochastic_rounding: bool = True,
     ) -> None:
         super().__init__(params, "signum", locals())
@@ -138,7 +137,7 @@ class Lion(BaseOptimizer):
         embedding_lr: float | Tensor | None = None,
         head_lr: float | Tensor | None = None,
         nonfinite: NonFinite = "skip",
-        state_dtype: torch.dtype | None = None,
+        state_dtype: StateDType = None,
         stochastic_rounding: bool = True,
     ) -> None:
         super().__init__(params, "lion", locals())
