@@ -31,7 +31,7 @@ from deva_lab.models.gpt import GPT, GPTSize
 
 SIZE = GPTSize(layers=2, width=48, head=24, context=64, value_embeddings=1)
 KINDS = ("DeVA", "AdamW", "Muon")
-FINE, SMALL, LARGE = 2e-5, 5e-4, 8e-3  # the rates of the three questions
+FINE, SMALL, LARGE = 2e-5, 5e-4, 2e-3  # the rates of the three questions
 
 
 def text() -> tuple[np.ndarray, np.ndarray]:

@@ -58,6 +58,23 @@ def test_a_code_is_near_its_number(shape: tuple[int, ...], key: str, dtype: torc
     assert ((found - X).abs() <= bound).all()
 
 
+@keys
+def test_a_code_is_the_nearest_one(key: str) -> None:
+    """A search among all codes finds no nearer one, not even beside the bounds between them."""
+    dtype = CODED[key]
+    codes = torch.arange(-127, 128) if dtype == torch.int8 else torch.arange(256)
+    scale = torch.ones(1, 1)
+    table = decode({key: codes.to(dtype)[None], key + SCALE: scale}, key, torch.float32)[0]
+    bounds = (table[1:] + table[:-1]) / 2
+    near = [x for bound in (-bounds, bounds) for x in (bound, bound * (1 - 2**-20))]
+    X = torch.cat([*near, table, numbers((1, 10_000), key)[0]]).clamp(table[0], 1).unique()
+    X = torch.cat([row for x in X.split(BLOCK - 1) for row in (torch.ones(1), x)])
+    found = decode(state_of(X[None], key), key, torch.float32)[0]
+    off = (X[:, None] - table[None]).abs().amin(1)
+    kept = torch.ones_like(X, dtype=torch.bool) if dtype == torch.int8 else table[1] < X
+    assert ((found - X).abs() <= off + 2**-22 * X.abs())[kept].all()
+
+
 @shapes
 @keys
 def test_what_is_decoded_is_encoded_as_it_was(shape: tuple[int, ...], key: str) -> None:

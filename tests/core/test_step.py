@@ -17,7 +17,7 @@ SHAPES = ((6, 6), (6, 6), (4, 9), (3, 5, 4), (8, 2, 3, 3), (7,), ())
 
 
 def on_meta(
-    name: str, monkeypatch, dtype: torch.dtype
+    name: str, monkeypatch, dtype: torch.dtype, **options: object
 ) -> tuple[list[nn.Parameter], torch.optim.Optimizer]:
     """An optimizer past its first step, which may wait for the device, without any values.
 
@@ -25,34 +25,38 @@ def on_meta(
     """
     monkeypatch.setattr(linalg, "host_sees", lambda device: False)
     params = [nn.Parameter(torch.randn(shape, dtype=dtype)) for shape in SHAPES]
-    first = build(name, params)
+    first = build(name, params, **options)
     for p in params:
         p.grad = torch.randn_like(p)
     first.step()
     twins = [nn.Parameter(p.detach().to("meta")) for p in params]
-    second = build(name, twins)
+    second = build(name, twins, **options)
     for p, q in zip(params, twins, strict=True):
         state = first.state[p].items()
         second.state[q] = {k: x if on_host(k) else x.to("meta") for k, x in state}
     return twins, second
 
 
-def build(name: str, params: list[nn.Parameter]) -> torch.optim.Optimizer:
-    return OPTIMIZERS[name]([{"params": params, "refresh_every": 3}])
+def build(name: str, params: list[nn.Parameter], **options: object) -> torch.optim.Optimizer:
+    return OPTIMIZERS[name]([{"params": params, "refresh_every": 3, **options}])
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype"),
-    [*((n, torch.float32) for n in OPTIMIZERS), *((n, d) for n in ("deva", "adamw") for d in HALF)],
+    ("name", "dtype", "state_dtype"),
+    [
+        *((n, torch.float32, None) for n in OPTIMIZERS),
+        *((n, d, None) for n in ("deva", "adamw") for d in HALF),
+        *((n, torch.float32, "int8") for n in ("deva", "deva-sinf", "adamw", "muon")),
+    ],
 )
-def test_a_step_never_waits_for_the_device(name, dtype, monkeypatch):
+def test_a_step_never_waits_for_the_device(name, dtype, state_dtype, monkeypatch):
     real = torch.geqrf
 
     def geqrf(A: Tensor) -> tuple[Tensor, Tensor]:  # torch has none for the meta device
         return (torch.empty_like(A), A.new_empty(A.shape[:-1])) if A.is_meta else real(A)
 
     monkeypatch.setattr(torch, "geqrf", geqrf)
-    params, optimizer = on_meta(name, monkeypatch, dtype)
+    params, optimizer = on_meta(name, monkeypatch, dtype, state_dtype=state_dtype)
     clocks = [optimizer.state[p]["clock"].clone() for p in params if "clock" in optimizer.state[p]]
     for _ in range(4):  # past a refresh of every parameter
         for p in params:

@@ -150,7 +150,7 @@ def test_a_state_of_one_byte_a_number_changes_little(name: str, share: float) ->
 
     def run(dtype: torch.dtype | str | None) -> tuple[float, int]:
         model = setting.model()
-        optimizer = OPTIMIZERS[name](do.param_groups(model), lr=8e-3, state_dtype=dtype)
+        optimizer = OPTIMIZERS[name](do.param_groups(model), lr=2e-3, state_dtype=dtype)
         loss = trained(model, optimizer, setting)
         values = (value for state in optimizer.state.values() for value in state.values())
         return loss, sum(value.nbytes for value in values)
