@@ -52,6 +52,7 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "deva-sinf-factored": partial(do.DeVASinf, variant="factored"),
     "deva-sinf-instantaneous": partial(do.DeVASinf, variant="instantaneous"),
     "deva-sinf-whitened": partial(do.DeVASinf, variant="whitened", nesterov=True),
+    "deva-sinf-lean": partial(do.DeVASinf, variant="lean", msign="soft", nesterov=True),
     "deva-sinf-signed": partial(do.DeVASinf, sign_stabilize=True),
     "deva-sinf-nesterov": partial(do.DeVASinf, nesterov=True),
     "deva-sinf-short": partial(do.DeVASinf, sides="short"),

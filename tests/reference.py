@@ -55,6 +55,7 @@ class Settings:
     weight_decay: float = 0.0
     nesterov: bool = False
     refresh_every: int = 10
+    covariance_every: int = 1
     sign_stabilize: bool | None = None
     msign: MSign = "svd"
     sides: Literal["both", "short"] = "both"
@@ -142,6 +143,35 @@ def quintic_msign(A: Array, coefficients: Sequence[tuple[float, float, float]]) 
         K = A @ A.T
         A = a * A + (b * K + c * K @ K) @ A
     return A
+
+
+def best_soft_sign(A: Array) -> Array:
+    """Return (A A^T + c^2 I)^(-1/2) A at the norm of a polar factor, for n <= m, as lean has it.
+
+    The root is that of the fewest best quintics which lift 1 / sqrt(n + 1) to between 0.6 and 1.4.
+    """
+    n = len(A)
+    K = A @ A.T
+    K = K + np.trace(K) / n * np.eye(n)
+    K = K / np.linalg.norm(K)
+    F, least, most = np.eye(n), 1 / np.sqrt(n + 1), 1.0
+    while most == 1.0 or most > 1.4:
+        a, b, c = best_quintic(least, most)
+        P = a * np.eye(n) + b * K + c * K @ K
+        F, K = P @ F, P @ K @ P
+        most = 1 + abs(1 - (a * least + b * least**3 + c * least**5))
+        least = 2 - most
+    return with_norm(F @ A, float(np.sqrt(n)))
+
+
+def best_quintic(least: float, most: float) -> tuple[float, float, float]:
+    """Return a, b, c of the odd quintic that is nearest to 1 between two numbers (Remez)."""
+    x = np.array([least, 0.75 * least + 0.25 * most, 0.25 * least + 0.75 * most, most])
+    for _ in range(50):
+        system = np.stack([x, x**3, x**5, [1, -1, 1, -1]], axis=1)
+        a, b, c, _ = np.linalg.solve(system, np.ones(4))
+        x[1:3] = np.sqrt(np.sort(np.roots([5 * c, 3 * b, a]).real))
+    return float(a), float(b), float(c)
 
 
 def kappa(t: int, beta1: float, beta2: float, variant: Variant = "default") -> float:
@@ -389,6 +419,45 @@ def whitened(X: Array, grads: Sequence[Array], o: Settings) -> Iterator[Array]:
         yield X
 
 
+def lean(X: Array, grads: Sequence[Array], o: Settings) -> Iterator[Array]:
+    """Yield X after each step of the lean variant of DeVA-S-infinity."""
+    if X.shape[0] > X.shape[1]:
+        yield from (Y.T for Y in lean(X.T, [G.T for G in grads], o))
+        return
+    beta1, beta2, beta3 = o.betas
+    beta3 **= o.covariance_every
+    M, L, Q, k = np.zeros_like(X), np.zeros((len(X), len(X))), np.eye(len(X)), 0
+    r, c = np.zeros(len(X)), np.zeros(X.shape[1])
+    has_basis = o.max_dim is None or len(X) <= o.max_dim
+    for G in grads:
+        if not G.any():
+            X = decayed(X, G, o)
+            yield X
+            continue
+        k += 1
+        if k == 1 and has_basis:
+            L = (1 - beta3) * G @ G.T
+            Q = refreshed(L, refreshed(L, Q))
+            r = np.diag(Q.T @ L @ Q)
+        if k == 1 and o.skip_first:
+            yield X
+            continue
+        M = beta1 * M + (1 - beta1) * G
+        c = beta2 * c + (1 - beta2) * (G**2).mean(axis=0)
+        r = r if has_basis else beta2 * r + (1 - beta2) * (G**2).mean(axis=1)
+        B = looked_ahead(M, G, o) / np.sqrt(c / c.mean() + o.eps)
+        W = np.diag(1 / np.sqrt(r / r.mean() + o.eps)) @ Q.T
+        U = Q @ (best_soft_sign(W @ B) if o.msign == "soft" else msign(W @ B, o.msign))
+        X = decayed(X, U, o, spectral_scale(X))
+        if k > 1 and has_basis:
+            if (k - o.skip_first) % o.covariance_every == 0:
+                L = beta3 * L + (1 - beta3) * G @ G.T
+            if (k - o.skip_first) % o.refresh_every == 0:
+                Q = refreshed(L, Q)
+            r = np.diag(Q.T @ L @ Q)
+        yield X
+
+
 def shampoo(X: Array, grads: Sequence[Array], o: Settings) -> Iterator[Array]:
     """Yield X after each step of Shampoo."""
     beta1, beta2, beta3 = o.betas
@@ -450,6 +519,7 @@ MATRIX: dict[str, Method] = {
     "deva-sinf-factored": partial(deva_sinf, variant="factored"),
     "deva-sinf-instantaneous": partial(deva_sinf, variant="instantaneous"),
     "deva-sinf-whitened": whitened,
+    "deva-sinf-lean": lean,
     "shampoo": shampoo,
     "splus": splus,
 }

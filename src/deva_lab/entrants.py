@@ -40,6 +40,7 @@ ENTRANTS: Final[Mapping[str, Known]] = MappingProxyType(
         "deva-sinf-factored": Known(deva_optim.DeVASinf, 0.005, {"variant": "factored"}),
         "deva-sinf-instantaneous": Known(deva_optim.DeVASinf, 0.005, {"variant": "instantaneous"}),
         "deva-sinf-whitened": Known(deva_optim.DeVASinf, 0.005, {"variant": "whitened"}),
+        "deva-sinf-lean": Known(deva_optim.DeVASinf, 0.005, {"variant": "lean"}),
         "deva-sinf-authors": Known(AuthorsDeVASinf, 0.005),
         "deva-linf": Known(deva_optim.DeVALinf, 0.003),
         "adamw": Known(deva_optim.AdamW, TUNED["adamw"]),

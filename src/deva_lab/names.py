@@ -13,6 +13,7 @@ OPTIMIZERS: Final = (
     "deva-sinf-factored",
     "deva-sinf-instantaneous",
     "deva-sinf-whitened",
+    "deva-sinf-lean",
     "deva-sinf-authors",
     "deva-linf",
     "adamw",

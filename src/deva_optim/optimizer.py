@@ -38,6 +38,8 @@ class BaseOptimizer(Optimizer):
         exp_avg_scale, …      with state_dtype="int8", the scales of the codes that exp_avg and
                               exp_avg_sq are then
         exp_avg_rows, _cols   V_r and V_c of the factored variant
+        variance_short, _long r and c of the lean variant: what L has along each column of its
+                              basis, and the mean square of each column of a wide gradient
         covariance_left, …    L and R; of a large one only the lower half is kept up to date
         basis_left, …         Q_L and Q_R, or root_left, … of Shampoo
         iterate_avg           the average of SPlus's iterates
@@ -48,7 +50,8 @@ class BaseOptimizer(Optimizer):
         rounding              how often the weight was rounded at random, if it is in half precision
         exponent              e of the units 2^e that a matrix is measured in: 0 for gradients of
                               ordinary size, −2³¹ before the first one. exp_avg and exp_avg_rows,
-                              _cols are over 2^e, exp_avg_sq and the covariances over 4^e
+                              _cols are over 2^e, exp_avg_sq, the covariances and variance_short,
+                              _long over 4^e
 
     A weight that is split into parts of unequal size numbers what belongs to a part: basis_left.0.
     """

@@ -31,7 +31,7 @@ Ranks: TypeAlias = "ProcessGroup | DeviceMesh | None"
 StateDType: TypeAlias = "torch.dtype | Literal['int8'] | None"
 Rest = Literal["deva-linf", "adamw", "signum", "lion"]
 Sides = Literal["both", "short"]
-Variant = Literal["default", "factored", "instantaneous", "whitened"]
+Variant = Literal["default", "factored", "instantaneous", "whitened", "lean"]
 
 # Checks: a name and a value → an error that says what the value must be --------------------------
 
@@ -185,13 +185,17 @@ OPTIONS: Final[Mapping[str, Option]] = {
         "The row of `METHODS` that takes the matrices, or everything if it is elementwise."),
     "refresh_every": Option(_count, 10,
         "Steps between two refreshes of a basis."),
+    "covariance_every": Option(_count, 1,
+        "Steps between two gradients that the covariances take in; their decay is that of as many "
+        "steps."),
     "stagger": Option(_flag, True,
         "Refresh the bases of different parameters at different steps; False refreshes all of them "
         "at the same step."),
     "variant": Option(_one_of(*VARIANTS), "default",
         '`"default"` is the paper\'s Γ ⊙ msign(M′). `"factored"` keeps V in n + m numbers. '
         '`"instantaneous"` measures the variance of the gradient in place of the momentum\'s. '
-        '`"whitened"` is msign(Γ ⊙ M′), with V the average of the squared gradient.'),
+        '`"whitened"` is msign(Γ ⊙ M′), with V the average of the squared gradient. `"lean"` is '
+        "that with V in n + m numbers and a basis on the short side alone, whatever `sides` says."),
     "sign_stabilize": Option(_flag, False,
         "Take the matrix sign of sign(M′) in place of that of M′."),
     "msign": Option(_one_of(*MSIGN_KINDS), "newton-schulz",

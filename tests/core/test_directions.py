@@ -16,9 +16,12 @@ from deva_optim.core.directions import (
     _POLAR_EXPRESS,
     MSIGN_KINDS,
     POLAR_EXPRESS,
+    best_quintic,
     fast_dtype,
     polar,
     settled_sign,
+    soft_in_basis,
+    soft_quintics,
 )
 from deva_optim.core.linalg import value
 from helpers import OPTIMIZERS
@@ -206,3 +209,61 @@ def test_msign_dtype_is_obeyed(name):
     assert torch.equal(found[0], found[1])
     assert not torch.equal(found[0], found[2])
     torch.testing.assert_close(found[0], found[2], rtol=0, atol=1e-3 * 0.2 * 8**0.5 * 0.2)
+
+
+# The soft sign in a basis ------------------------------------------------------------------------
+
+
+def of(quintic, x):
+    a, b, c = quintic
+    return a * x + b * x**3 + c * x**5
+
+
+@given(st.floats(0.01, 0.9))
+def test_the_best_quintic_is_as_far_from_one_four_times_over(least):
+    quintic, error = best_quintic(least, 1.0)
+    x = np.linspace(least, 1.0, 100_001)
+    distance = 1 - of(quintic, x)
+    # between two points of the grid the distance bends by 1e-10 times its second derivative, < 1e3
+    assert abs(distance).max() == pytest.approx(error, abs=1e-7)
+    extreme = distance[abs(distance) > error - 1e-6]
+    assert (np.diff(np.sign(extreme)) != 0).sum() == 3  # Chebyshev: then no other is nearer
+
+
+@pytest.mark.parametrize("n", [2, 16, 72, 73, 768, 1249, 1250, 4096, 10_000])
+def test_the_soft_quintics_lift_all_that_a_gram_matrix_can_have(n):
+    x = np.geomspace(1 / np.sqrt(n + 1), 1.0, 10_001)
+    for quintic in soft_quintics(n):
+        x = of(quintic, x)
+    assert x.min() > 0.6
+    assert x.max() < 1.4
+
+
+@given(st.sampled_from([(4, 4), (3, 8), (2, 5, 9)]), st.integers(0, 1000), st.booleans())
+def test_the_soft_sign_in_a_basis_is_that_of_the_projection(shape, seed, based):
+    generator = torch.Generator().manual_seed(seed)
+    B = torch.randn(shape, generator=generator, dtype=torch.float64)
+    n = shape[-2]
+    w = torch.rand(*shape[:-1], 1, generator=generator, dtype=torch.float64) + 0.1
+    turn = torch.randn(*shape[:-2], n, n, generator=generator, dtype=torch.float64)
+    Q = torch.linalg.qr(turn).Q if based else torch.eye(n).expand(*shape[:-2], n, n).double()
+    whitened = w * (Q.mT @ B)
+    expected = [reference.best_soft_sign(A.numpy()) for A in whitened.reshape(-1, *shape[-2:])]
+    found = soft_in_basis(B.clone(), Q if based else None, w)
+    expected = Q @ torch.tensor(np.array(expected)).reshape(shape)
+    # a handful of products of at most nine terms, of which w makes some 11 times larger and smaller
+    torch.testing.assert_close(found, expected, rtol=0, atol=11**2 * 9 * 30 * 2**-53)
+
+
+@pytest.mark.parametrize("scale", [1e-37, 1e-30, 1e30, 1e36])
+def test_the_soft_sign_in_a_basis_has_no_scale(scale):
+    B, w = torch.randn(3, 4, 7), torch.rand(3, 4, 1) + 0.5
+    Q = torch.linalg.qr(torch.randn(3, 4, 4)).Q
+    # the rounding of the scaled entries and of products of seven terms, made 9 times larger by w
+    found, expected = (soft_in_basis(B * x, Q, w) for x in (scale, 1.0))
+    torch.testing.assert_close(found, expected, rtol=0, atol=9 * 7 * 30 * 2**-24)
+
+
+def test_the_soft_sign_in_a_basis_of_zero_is_zero():
+    found = soft_in_basis(torch.zeros(2, 3, 5), torch.eye(3).expand(2, 3, 3), torch.ones(2, 3, 1))
+    assert not found.any()

@@ -179,7 +179,8 @@ def test_an_expert_without_tokens_rests_alone(name, path):
     for i, G in enumerate(busy):
         if i % 3 != 1:
             G[1] = 0
-    settings = {"refresh_every": 100}  # the clock of the refreshes is the parameter's
+    # the clock of refreshes and covariances is the parameter's
+    settings = {"refresh_every": 100, "covariance_every": 1}
     found, _ = trained(name, busy, **settings)
     others, _ = trained(name, [G[[0, 2]] for G in busy], **settings)
     alone, _ = trained(name, [G[1] for G in busy[1::3]], **settings)

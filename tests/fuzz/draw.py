@@ -77,6 +77,7 @@ def _choices(calm: bool) -> dict[str, tuple[Any, ...]]:
     always: dict[str, tuple[Any, ...]] = {
         "weight_decay": (0.0, 0.1),
         "refresh_every": (1, 2, 3),
+        "covariance_every": (1, 2, 3),
         "stagger": (True, False),
         "nesterov": (True, False),
         "maximize": (True,),

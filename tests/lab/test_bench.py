@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 import deva_optim as do
-from deva_lab.bench import cli, launches, plan, results, step, training
+from deva_lab.bench import cli, launches, plan, results, state, step, training
 from deva_lab.bench.checks import Check, checks
 from deva_lab.bench.flops import Flops, count_flops, profiled
 from deva_lab.bench.machine import CpuTimes, others_share
@@ -385,6 +385,17 @@ def test_the_command_counts_launches(capsys: pytest.CaptureFixture[str]) -> None
     shown = capsys.readouterr().out
     assert "gpt-16:1: 6 parameters" in shown
     assert all(name in shown for name in launches.NAMES)
+
+
+def test_the_command_counts_state(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["state", "gpt-64:1"]) == 0
+    shown = capsys.readouterr().out
+    assert "gpt-64:1: 6 parameters" in shown
+    assert all(name in shown for name in state.NAMES)
+    shapes = shape_set("gpt-64").shapes
+    for name in state.NAMES:
+        assert state.kept(name, shapes, None) == SUBJECTS[name].state.bytes(shapes)
+        assert state.kept(name, shapes, "int8") < state.kept(name, shapes, None)
 
 
 def test_the_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:

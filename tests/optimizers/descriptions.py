@@ -80,6 +80,8 @@ DEVA: dict[str, Kwargs] = {
     "instantaneous": {"variant": "instantaneous"},
     "whitened": {"variant": "whitened"},
     "whitened, nesterov": {"variant": "whitened", "nesterov": True},
+    "lean": {"variant": "lean", "msign": "soft"},
+    "lean, covariance_every": {"variant": "lean", "covariance_every": 3},
     "sign_stabilize": {"variant": "default", "sign_stabilize": True},
     "skip_first": {"skip_first": True},
 }

@@ -75,7 +75,7 @@ WIDE, HALF = (torch.float64, torch.float32), (torch.bfloat16, torch.float16)
 CLASSES = ("deva", "deva-sinf", "deva-linf", "adamw", "signum", "lion", "muon", "adamuon", "soap",
            "shampoo", "splus")  # fmt: skip
 PAPER = ("factored", "instantaneous")
-VARIANTS = ("deva-sinf", *(f"deva-sinf-{v}" for v in (*PAPER, "whitened")))
+VARIANTS = ("deva-sinf", *(f"deva-sinf-{v}" for v in (*PAPER, "whitened", "lean")))
 KRONECKER = ("soap", "shampoo", "shampoo-ungrafted", "splus")
 WITH_BASIS = (*VARIANTS, *KRONECKER)
 TRACKED = (*(n for n in OPTIMIZERS if n.startswith("deva-sinf")), "soap")
@@ -102,6 +102,7 @@ CHOICES: tuple[tuple[str, dict[str, Any], tuple[str, ...]], ...] = (
     ("skip first", {"skip_first": True}, ("deva", *VARIANTS)),
     ("no skip first", {"skip_first": False}, ("soap",)),
     ("largest side", {"max_dim": 5}, ("deva", *WITH_BASIS)),
+    ("every second", {"covariance_every": 2}, ("deva", *VARIANTS)),
     ("each step", {"refresh_every": 1}, WITH_BASIS),
     ("eps", {"eps": 0.25}, tuple(OPTIMIZERS)),
     ("no eps", {"eps": 0.0}, tuple(OPTIMIZERS)),

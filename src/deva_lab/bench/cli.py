@@ -4,6 +4,7 @@
     deva bench step gpt-768           the same for one set of shapes
     deva bench training               whole training steps, forward and backward included
     deva bench launches               kernels and bytes of a step on an accelerator, counted
+    deva bench state                  the memory that optimizers keep for a model, counted
     deva bench ranks                  what each of several ranks computes, keeps and sends
 
 Each has a --help of its own.
@@ -16,7 +17,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Final
 
-COMMANDS: Final = ("step", "training", "launches", "ranks")  # a module each
+COMMANDS: Final = ("step", "training", "launches", "state", "ranks")  # a module each
 
 
 def main(argv: Sequence[str]) -> int:

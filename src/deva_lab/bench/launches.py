@@ -27,7 +27,7 @@ from .settings import Settings, SettingsError
 from .shapes import Shape, shape_set
 from .subjects import SUBJECTS
 
-NAMES: Final = ("adamw", "deva-linf", "muon", "deva-short", "deva-both", "soap")
+NAMES: Final = ("adamw", "deva-linf", "muon", "deva", "deva-short", "deva-both", "soap")
 _META: Final = torch.library.Library("aten", "IMPL", "Meta")  # type: ignore[no-untyped-call]
 
 

@@ -19,6 +19,8 @@ from .shapes import Shape, matrices
 _RUN: Final = "deva bench: run"  # the names of events in a trace: a mark of ours, and torch's
 _MEMORY: Final = "[memory]"
 
+Sides = Literal["both", "short", "one"]
+
 
 @dataclass(frozen=True)
 class State:
@@ -28,7 +30,7 @@ class State:
         moments: How many averages of n·m numbers.
         ends: How many averages of n + m numbers.
         squares: How many square matrices for each side that has a basis.
-        sides: The sides that have one; the short ones of a square are both.
+        sides: The sides that have one; the short ones of a square are both, `"one"` is one of them.
         moment_bytes: Bytes of a number in a moment; everything else has 4.
         counters: Bytes of what a parameter counts.
         matrix_counters: Bytes of what each matrix in a stack counts.
@@ -39,7 +41,7 @@ class State:
     moments: int
     ends: int = 0
     squares: int = 0
-    sides: Literal["both", "short"] = "both"
+    sides: Sides = "both"
     moment_bytes: int = 4
     counters: int = 0
     matrix_counters: int = 0
@@ -72,8 +74,8 @@ class State:
         return counters + sum(self._matrix(n, m) for n, m in parts)
 
     def _matrix(self, n: int, m: int) -> int:
-        short = n * n + m * m if n == m else min(n, m) ** 2
-        squares = n * n + m * m if self.sides == "both" else short
+        both = self.sides == "both" or (self.sides == "short" and n == m)
+        squares = n * n + m * m if both else min(n, m) ** 2
         averages = self.moments * n * m + self.ends * (n + m) + self.rows * n
         return self.moment_bytes * averages + 4 * self.squares * squares
 

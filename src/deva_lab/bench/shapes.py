@@ -62,6 +62,13 @@ _LLAMA: Final = (
     *2 * ((8192, 2048),),
     (2048, 8192),
 )
+# Llama 3 8B: 32 heads of 128, 8 of them for keys and values.
+_LLAMA_8B: Final = (
+    *2 * ((4096, 4096),),
+    *2 * ((1024, 4096),),
+    *2 * ((14336, 4096),),
+    (4096, 14336),
+)
 # Mixtral's layer (8 experts, width : feed-forward = 2 : 7), an eighth as wide.
 _MOE: Final = (
     *2 * ((512, 512),),
@@ -77,6 +84,7 @@ SETS: Final[dict[str, Model]] = {
     "gpt-768": Model("one GPT block of width 768", gpt_block(768)),
     "gpt2-small": Model("the hidden matrices of GPT-2 small", gpt_block(768), 12),
     "llama-1b-block": Model("one block of Llama 3.2 1B", _LLAMA),
+    "llama-8b": Model("the hidden matrices of Llama 3 8B", _LLAMA_8B, 32),
     "vit-l": Model("the hidden matrices of ViT-L/16", gpt_block(1024), 24, ((1024, 3, 16, 16),)),
     "resnet20": Model("the convolutions of ResNet-20 for CIFAR", _RESNET20),
     "moe": Model("a Mixtral layer, an eighth as wide", _MOE),

@@ -14,9 +14,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 import deva_optim as do
-from deva_optim.options import Sides
 
-from .memory import State
+from .memory import Sides, State
 from .plain_muon import PlainMuon
 from .settings import Settings
 
@@ -86,13 +85,12 @@ def _spectral(
 
 
 def _with_basis(
-    name: str, build: Build, moments: int, *, ends: int = 0, short: bool = False, width: int = 4
+    name: str, build: Build, moments: int, *, ends: int = 0, sides: Sides = "both", width: int = 4
 ) -> Subject:
     """One of ours with L, R and what is made of them.
 
     Its counters: the step, the clock and who waits for a basis; in a stack, how long each was idle.
     """
-    sides: Sides = "short" if short else "both"
     state = State(moments, ends, 2, sides, width, 4 + 8 + 8, 4, units="matrix")
     return Subject(name, "ours", build, state, refreshes=True)
 
@@ -128,8 +126,9 @@ _SOAP: Final = State(2, squares=2)
 
 # fmt: off
 _ROWS: Final = (
-    _with_basis("deva",               _based(do.DeVA), 2, short=True),
-    _with_basis("deva-short",         _based(do.DeVASinf, sides="short"), 2, short=True),
+    _with_basis("deva",               _based(do.DeVA), 1, ends=1, sides="one"),
+    _with_basis("deva-soft",          _based(do.DeVA, variant="whitened"), 2, sides="short"),
+    _with_basis("deva-short",         _based(do.DeVASinf, sides="short"), 2, sides="short"),
     _with_basis("deva-both",          _based(do.DeVASinf), 2),
     _with_basis("deva-factored",      _based(do.DeVASinf, variant="factored"), 1, ends=1),
     _with_basis("deva-instantaneous", _based(do.DeVASinf, variant="instantaneous"), 2),
@@ -140,7 +139,7 @@ _ROWS: Final = (
     _spectral("adamuon",              do.AdaMuon, 2),
     _spectral("normuon",              do.NorMuon, 1, rows=1),
     _with_basis("soap",               _based(do.SOAP), 2),
-    _with_basis("soap-short",         _based(do.SOAP, sides="short"), 2, short=True),
+    _with_basis("soap-short",         _based(do.SOAP, sides="short"), 2, sides="short"),
     _with_basis("shampoo",            _based(do.Shampoo), 2),
     _with_basis("shampoo-ungrafted",  _based(do.Shampoo, graft="none"), 1),
     _with_basis("splus",              _based(do.SPlus), 2),

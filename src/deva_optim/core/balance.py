@@ -12,10 +12,9 @@ from typing import Any, Final
 
 from torch import Tensor
 
-from .bases import sides_with_basis
-from .directions import soft_steps
+from .directions import soft_quintics, soft_steps
 from .matrices import Part
-from .methods import Method
+from .methods import Method, basis_sides
 from .parameters import Reading
 
 # Renewing a basis, in units of n³: a product and a QR for a refresh, or a full decomposition.
@@ -43,7 +42,7 @@ def first_phases(readings: Iterable[Reading]) -> dict[Tensor, int]:
     costs: defaultdict[int, dict[Tensor, int]] = defaultdict(dict)  # by period
     for r in readings:
         if r.group["stagger"] and r.method.basis is not None:
-            costs[r.group["refresh_every"]][r.param] = _refresh_cost(r.parts, r.group)
+            costs[r.group["refresh_every"]][r.param] = _refresh_cost(r)
     return {
         param: phase
         for period, cost in costs.items()
@@ -57,26 +56,35 @@ def step_cost(parts: Iterable[Part], method: Method, group: dict[str, Any]) -> i
     for part in parts:
         *_, n, m = part.shape
         each = 8 * n * m  # what is done entry by entry
-        if method.direction == "msign":
+        if method.lean:
+            each += _lean_cost(min(n, m), max(n, m), group["covariance_every"])
+        elif method.direction == "msign":
             each += _msign_cost(min(n, m), max(n, m), group["msign"])
         if method.basis is not None:
-            left, right = sides_with_basis(n, m, sides=group["sides"], max_dim=group["max_dim"])
+            left, right = basis_sides(method, group, part.shape)
             turn = n * m * (left * n + right * m)  # into the basis, or out of it
             renewal = _REFRESH if method.basis.tracked else _DECOMPOSITION
             renewed = renewal * (left * n**3 + right * m**3) // group["refresh_every"]
-            each += 2 * turn + turn + renewed  # in and out, the covariances, and their bases
+            # in and out, the covariances, and their bases
+            each += renewed if method.lean else 2 * turn + turn + renewed
         cost += part.matrices * each
     return cost
 
 
-def _refresh_cost(parts: Iterable[Part], group: dict[str, Any]) -> int:
+def _refresh_cost(r: Reading) -> int:
     """What renewing the bases of a parameter costs: n³ for a side of size n."""
     cost = 0
-    for part in parts:
+    for part in r.parts:
         *_, n, m = part.shape
-        left, right = sides_with_basis(n, m, sides=group["sides"], max_dim=group["max_dim"])
+        left, right = basis_sides(r.method, r.group, part.shape)
         cost += part.matrices * (left * n**3 + right * m**3)
     return cost
+
+
+def _lean_cost(n: int, m: int, covariance_every: int) -> int:
+    """The update of an n×m matrix, n ≤ m, and its share of the covariance."""
+    on_gram = 4 * len(soft_quintics(n)) + 1  # whitening, the soft sign, and what multiplies B
+    return 2 * n * n * m + on_gram * n**3 + (n * n * m + n**3) // covariance_every
 
 
 def _msign_cost(n: int, m: int, kind: str) -> int:

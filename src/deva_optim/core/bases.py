@@ -27,9 +27,12 @@ _STRIP: Final = 512  # rows or columns of a basis that are moved at a time, to s
 
 
 def sides_with_basis(n: int, m: int, *, sides: str, max_dim: int) -> tuple[bool, bool]:
-    """Whether the left and the right side of an n×m matrix get a basis of their own."""
+    """Whether the left and the right side of an n×m matrix get a basis of their own.
+
+    `"one"` is the short side, and of a square the left one.
+    """
     left = n <= max_dim and (sides == "both" or n <= m)
-    right = m <= max_dim and (sides == "both" or m <= n)
+    right = m <= max_dim and (sides == "both" or m < n or (m == n and sides == "short"))
     return left, right
 
 
@@ -125,6 +128,12 @@ def refresh_(L: Tensor, Q: Tensor, *, rank: Number = torch.inf) -> None:
     if Q.device.type == "cpu" and not Q.sum().isfinite():
         Q.copy_(torch.eye(Q.shape[-1], dtype=Q.dtype))
         eigenbasis_(L, Q)
+
+
+def rayleigh(L: Tensor, Q: Tensor) -> Tensor:
+    """diag(Qᵀ L Q), what L has along each column of Q; …×n×1. Rounding makes none negative."""
+    mirror_(L)
+    return (Q * product(L, Q)).sum(-2).clamp_min_(0).unsqueeze(-1)
 
 
 def inverse_root_(L: Tensor, P: Tensor, *, root: int, eps: Number) -> None:

@@ -27,13 +27,16 @@ from .units import as_units
 # long as the batch stays in the cache. In numbers of a batch, measured on a CPU:
 ELEMENTWISE_LIMIT: Final = 2**16
 MATRIX_LIMIT: Final = 2**17
-ACCELERATOR_LIMIT: Final = 2**22
+ACCELERATOR_LIMIT: Final = 2**23
 
 # Small matrices gain from a batch, even if it must be copied together; large ones do not.
 LARGE: Final = 128
 
 # The state that a step works on. It changes the averages of every batch.
-_AVERAGES: Final = ("exp_avg", "exp_avg_sq", "exp_avg_rows", "exp_avg_cols", "iterate_avg")
+_AVERAGES: Final = (
+    *("exp_avg", "exp_avg_sq", "exp_avg_rows", "exp_avg_cols"),
+    *("variance_short", "variance_long", "iterate_avg"),
+)
 _STATE: Final = (
     *_AVERAGES,
     *("covariance_left", "covariance_right", "basis_left", "basis_right"),
@@ -206,7 +209,7 @@ class Batch:
         decays: Whose weights decay, bool; None if all do.
         fresh: Whose basis starts with this gradient, bool; None if all have one.
         state: The state of this part, gathered, by the names of a parameter of one part; all of it
-            but large covariances, which are worked on one by one where they are.
+            but covariances, which are not needed in every step (see `some`).
         Q_L, Q_R: The bases; None for a side that has none.
         plain: Whether a parameter is its matrices as it is: not cut, not flattened.
         projected: G in the basis, once it has been computed.
@@ -245,7 +248,7 @@ class Batch:
         self.names = first.reading.names[kind.index]  # type: ignore[index]
         for key, name in self.names.items():
             if len(self.items) > 1:
-                if not key.startswith("covariance") or first.state[name].shape[-1] < LARGE:
+                if not key.startswith("covariance"):
                     self.state[key] = gather(self.tensors(key), self.dtype)
             else:
                 X = first.state[name]

@@ -32,6 +32,9 @@ CODED: Final = {"exp_avg": torch.int8, "exp_avg_sq": torch.uint8}
 CODES: Final = frozenset(CODED.values())
 """The dtypes of codes."""
 
+PRECISION: Final = 2.0**-6
+"""How far a code is from the number that it stands for, relative to the large ones of a block."""
+
 SCALE: Final = "_scale"
 """What the name of the scales of a state ends in."""
 

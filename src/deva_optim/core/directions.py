@@ -8,13 +8,22 @@ U Σ Vᵀ    its singular value decomposition; msign(X) = U Vᵀ
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cache
 from typing import Final, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from .linalg import Product, Term, frobenius, inverse_norm, value
+from .linalg import (
+    Product,
+    Term,
+    frobenius,
+    in_range,
+    inverse_norm,
+    symmetric_products,
+    value,
+)
 from .units import in_units
 
 MsignKind = Literal["newton-schulz", "polar-express", "svd", "soft"]
@@ -153,7 +162,7 @@ def _soften(A: Tensor, dtype: torch.dtype) -> Tensor:
         U = value(Product(last.left, last.right[..., :m])).to(A.dtype)
     else:
         X = X.reshape(-1, n, m)
-        K = torch.bmm(X, X.mT).mul_(0.5)
+        K = symmetric_products(n, X.device)(X, X.mT).mul_(0.5)
         K.diagonal(dim1=-2, dim2=-1).add_(0.5 / n)  # (A Aᵀ + I/n) / 2 has a trace of one
         U = torch.bmm(_by_gram(K, coefficients), X).reshape(*A.shape[:-2], n, m)
     U.mul_(math.sqrt(n) * inverse_norm(U))
@@ -165,6 +174,75 @@ def soft_steps(n: int) -> int:
     return max(1, math.ceil(math.log(0.7 * math.sqrt(2 * n), JORDAN[0])))
 
 
+def soft_in_basis(B: Tensor, Q: Tensor | None, w: Tensor) -> Tensor:
+    """Q · softsign(W B) with W = diag(w) Qᵀ, for B …×n×m with n ≤ m, at the norm √n; w is …×n×1.
+
+    In the coordinates of B that is (K + c² I)^(−½) S B with S = Q diag(w) Qᵀ and K = S B Bᵀ S. On a
+    long rectangle two products are of full size and everything else is n×n; on what is nearly a
+    square three are, S B being the third, which takes fewer in all.
+    """
+    shape, (n, m) = B.shape, B.shape[-2:]
+    times = symmetric_products(n, B.device)
+    B, w, S = B.reshape(-1, n, m), w.reshape(-1, n, 1), None
+    if Q is None:
+        B = B * w
+    else:
+        Q = Q.reshape(-1, n, n)
+        S = times(Q * w.mT, Q.mT)
+    if S is not None and m < 3 * n:
+        B, S = torch.bmm(S, B), None
+    K = times(B, B.mT)
+    if not in_range(K):
+        B = _normalized(B, 1.0, scratch=False)
+        K = times(B, B.mT)
+    F = _soft_factor(K if S is None else times(torch.bmm(S, K), S))
+    U = torch.bmm(F if S is None else torch.bmm(F, S), B)
+    U.mul_(math.sqrt(n) * inverse_norm(U))
+    return U.reshape(shape)
+
+
+def _soft_factor(K: Tensor) -> Tensor:
+    """(K + c² I)^(−½) up to a factor, c² being the mean eigenvalue of K; B×n×n, K is used up.
+
+    Over its Frobenius norm K + c² I has no eigenvalue above 1, and none below about 1 / (n + 1).
+    """
+    diagonal = K.diagonal(dim1=-2, dim2=-1)
+    diagonal.add_(diagonal.mean(-1, keepdim=True))
+    return _by_gram(_normalized(K, 1.0, scratch=True), soft_quintics(K.shape[-1]))
+
+
+@cache
+def soft_quintics(n: int) -> tuple[Quintic, ...]:
+    """The fewest of the best quintics that lift 1 / √(n + 1) … 1 to 0.6 … 1.4."""
+    found: list[Quintic] = []
+    least, most = 1 / math.sqrt(n + 1), 1.0
+    while not found or most > 1.4:
+        quintic, error = best_quintic(least, most)
+        least, most = 1 - error, 1 + error
+        found.append(quintic)
+    return tuple(found)
+
+
+def best_quintic(least: float, most: float) -> tuple[Quintic, float]:
+    """a x + b x³ + c x⁵ with the least distance from 1 between two numbers, and that distance.
+
+    The distance is reached four times, above and below in turn (Remez): at both ends, and where the
+    derivative is zero.
+    """
+    x = [least, (3 * least + most) / 4, (least + 3 * most) / 4, most]
+    for _ in range(100):
+        rows = [[y, y**3, y**5, (-1.0) ** i] for i, y in enumerate(x)]
+        powers = torch.tensor(rows, dtype=torch.float64)
+        a, b, c, error = torch.linalg.solve(powers, torch.ones_like(powers[0])).tolist()
+        root = math.sqrt(9 * b * b - 20 * a * c)
+        inner = [math.sqrt((-3 * b + sign * root) / (10 * c)) for sign in (-1, 1)]
+        done = abs(inner[0] - x[1]) + abs(inner[1] - x[2]) < 1e-12
+        x[1:3] = inner
+        if done:
+            break
+    return (a, b, c), abs(error)
+
+
 def _iterate(A: Tensor, coefficients: tuple[Quintic, ...]) -> Product:
     """A after one quintic step a X + (b K + c K²) X for each triple, on its short side."""
     tall = A.shape[-2] > A.shape[-1]
@@ -173,7 +251,7 @@ def _iterate(A: Tensor, coefficients: tuple[Quintic, ...]) -> Product:
     # the precision: in bfloat16 the small eigenvalues of K are lost to rounding.
     long = X.shape[-1] > 1.5 * X.shape[-2] and X.dtype not in _HALVES
     if long:
-        factors = _by_gram(torch.bmm(X, X.mT), coefficients), X
+        factors = _by_gram(symmetric_products(X.shape[-2], X.device)(X, X.mT), coefficients), X
     else:
         factors = _by_steps(X, coefficients)
     P, X = (factor.reshape(*A.shape[:-2], *factor.shape[-2:]) for factor in factors)
@@ -181,9 +259,10 @@ def _iterate(A: Tensor, coefficients: tuple[Quintic, ...]) -> Product:
 
 
 def _by_steps(X: Tensor, coefficients: tuple[Quintic, ...]) -> tuple[Tensor, Tensor]:
+    times = symmetric_products(X.shape[-2], X.device)
     for quintic in coefficients[:-1]:
-        X = torch.bmm(_polynomial(torch.bmm(X, X.mT), quintic), X)
-    return _polynomial(torch.bmm(X, X.mT), coefficients[-1]), X
+        X = torch.bmm(_polynomial(times(X, X.mT), quintic, times), X)
+    return _polynomial(times(X, X.mT), coefficients[-1], times), X
 
 
 def _by_gram(K: Tensor, coefficients: tuple[Quintic, ...]) -> Tensor:
@@ -191,18 +270,22 @@ def _by_gram(K: Tensor, coefficients: tuple[Quintic, ...]) -> Tensor:
 
     All P are polynomials of the first K and commute; X itself is not touched.
     """
-    P = R = _polynomial(K, coefficients[0])  # R is the product of the P so far
+    times = symmetric_products(K.shape[-1], K.device)
+    P = R = _polynomial(K, coefficients[0], times)  # R is the product of the P so far
     for quintic in coefficients[1:]:
-        K = torch.bmm(torch.bmm(P, K), P)
-        P = _polynomial(K, quintic)
-        R = torch.bmm(P, R)
+        K = times(times(P, K), P)
+        P = _polynomial(K, quintic, times)
+        R = times(P, R)
     return R
 
 
-def _polynomial(K: Tensor, quintic: Quintic) -> Tensor:
+def _polynomial(K: Tensor, quintic: Quintic, times: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
     """P = a I + b K + c K²."""
     a, b, c = quintic
-    P = torch.baddbmm(K, K, K, beta=b, alpha=c)
+    if times is torch.bmm:
+        P = torch.baddbmm(K, K, K, beta=b, alpha=c)
+    else:
+        P = times(K, K).mul_(c).add_(K, alpha=b)
     P.diagonal(dim1=-2, dim2=-1).add_(a)
     return P
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from . import linalg
 from .batch import Item
-from .linalg import matrix_norms, norms
+from .linalg import Number, matrix_norms, norms
 from .skips import SkipLog
 from .units import LARGEST_SIZE, UNSET, as_units, exponents_of, is_scaled, rescale_
 
@@ -116,27 +116,55 @@ def _screen_on_host(
 def _screen_on_device(
     items: list[Item], sizes: Tensor, skips: SkipLog, too_large: set[str]
 ) -> None:
-    for e, size in zip(items, sizes, strict=True):
-        e.size, e.finite, e.overflowed = size, size.isfinite(), e.reading.name in too_large
-        choose_units_(e)
+    """All answers at once, since each question about a single item would be a kernel of its own."""
+    for e in items:
+        e.overflowed = e.reading.name in too_large
+    settled = [_has_settled(e) for e in items]
+    usable = sizes < _limits(items, settled, sizes)
+    nonzero = sizes >= torch.finfo(items[0].reading.dtype).tiny
+    for i, e in enumerate(items):
+        e.size, e.finite = sizes[i], usable[i]
+        if settled[i]:
+            exponent = e.state["exponent"]
+            e.begun, e.nonzero, e.scaled = [exponent != UNSET], [nonzero[i]], int(exponent) != 0
+        else:
+            choose_units_(e)
         if "rounding" in e.state:
             _count_rounding(e)
-    finite = torch.stack([e.finite for e in items])  # type: ignore[misc]
-    skips.add_on_device([e.reading.name for e in items], finite)
+    if not all(settled):
+        usable = torch.stack([e.finite for e in items])  # type: ignore[misc]
+    skips.add_on_device([e.reading.name for e in items], usable)
+    steps = [e.state["step"] for e in items]
+    counts = usable & nonzero
+    begun = usable
+    if any(e.reading.method.waits and not e.reading.method.rests for e in items):
+        begun = usable & (nonzero | (torch.stack(steps) > 0))
+    taken = []
     # Only a first decomposition needs an answer here, and it waits for the device in any case.
-    for e in items:
-        assert e.finite is not None
-        assert isinstance(e.size, Tensor)
-        nonzero, method = e.size >= torch.finfo(e.reading.dtype).tiny, e.reading.method
-        known = bool(e.finite & nonzero) if e.waiting else True
+    for i, e in enumerate(items):
+        method = e.reading.method
+        known = bool(counts[i]) if e.waiting else True
         skipped_first = method.basis is not None and _advance_clock(e, known)
-        counted = e.finite
-        if method.rests:
-            counted = counted & nonzero
-        elif method.waits:
-            counted = counted & (nonzero | (e.state["step"] > 0))
-        e.counted = torch.zeros_like(counted) if skipped_first else counted
-        e.state["step"].add_(e.counted)
+        counted = (counts if method.rests else begun if method.waits else usable)[i]
+        taken.append(torch.zeros_like(counted) if skipped_first else counted)
+        e.counted = taken[-1]
+    torch._foreach_add_(steps, list(torch.stack(taken).to(steps[0].dtype).unbind()))
+
+
+def _has_settled(e: Item) -> bool:
+    """Whether an item is one matrix, or none, whose units are not in question."""
+    if not e.reading.is_one or e.overflowed or e.waiting:
+        return False
+    return int(e.state["exponent"]) != UNSET
+
+
+def _limits(items: list[Item], settled: list[bool], like: Tensor) -> Number:
+    """The sizes from which on gradients are too large for their units, or not finite."""
+    found = [
+        LARGEST_SIZE[e.reading.range] * 2.0 ** int(e.state["exponent"]) if has_units else math.inf
+        for e, has_units in zip(items, settled, strict=True)
+    ]
+    return found[0] if len(set(found)) == 1 else torch.tensor(found).to(like)
 
 
 def _advance_clock(e: Item, nonzero: bool) -> bool:

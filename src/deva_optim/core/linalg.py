@@ -8,6 +8,7 @@ Forming A B first would cost an allocation and two passes more. So a `Product`, 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, overload
 
@@ -193,6 +194,21 @@ def add_gram_(L: Tensor, A: Tensor, *, keep: Number, weight: float) -> None:
         add_(L[..., start:stop, :stop], block, keep=keep, weight=weight)
 
 
+def symmetric_products(n: int, device: torch.device) -> Callable[[Tensor, Tensor], Tensor]:
+    """What multiplies batches of A and B whose products A B, n×n, are known to be symmetric."""
+    return half_product if n >= _SYMMETRIC_FROM and host_sees(device) else torch.bmm
+
+
+def half_product(A: Tensor, B: Tensor) -> Tensor:
+    """A B, symmetric, of which the lower half is computed, by rows of blocks."""
+    n = A.shape[-2]
+    found = A.new_empty(len(A), n, n)
+    for start, stop in _block_rows(n):
+        torch.bmm(A[:, start:stop], B[..., :stop], out=found[:, start:stop, :stop])
+    mirror_(found)
+    return found
+
+
 def mirror_(L: Tensor) -> None:
     """Make the upper half of L what `add_gram_` left in the lower one."""
     if L.shape[-1] >= _SYMMETRIC_FROM:
@@ -245,6 +261,15 @@ def _careful_norm(X: Tensor, dim: tuple[int, ...], keepdim: bool) -> Tensor:
     return found if keepdim else found.squeeze(dim)
 
 
+def in_range(K: Tensor) -> bool:
+    """Whether the host sees that no square in Gram matrices K has underflown or overflown."""
+    if not host_sees(K.device):
+        return False
+    low, high = ORDINARY[K.dtype]
+    least, most = K.diagonal(dim1=-2, dim2=-1).sum(-1).aminmax()
+    return bool(low**2 < least.item() and most.item() < high**2)
+
+
 def frobenius(X: Tensor) -> Tensor:
     """The Frobenius norm of each matrix, in the dtype of X; …×1×1, or 0-D if there is one."""
     norm = matrix_norms(X, keepdim=True).to(X.dtype)
@@ -254,7 +279,7 @@ def frobenius(X: Tensor) -> Tensor:
 def inverse_norm(X: Tensor) -> Tensor:
     """1 / ‖X‖ for each matrix, and 0 for a zero matrix; …×1×1, or 0-D if there is one."""
     norm = frobenius(X)
-    return torch.where(norm >= torch.finfo(norm.dtype).tiny, 1 / norm, 0)
+    return norm.masked_fill(norm < torch.finfo(norm.dtype).tiny, torch.inf).reciprocal_()
 
 
 # Q of a QR decomposition, in place and made of matrix products ----------------------------------
@@ -274,7 +299,7 @@ def orthonormalise_(A: Tensor, noise: Tensor | None = None) -> Tensor | None:
     """
     n, shape = A.shape[-1], A.shape[:-1]
     A = A.view(-1, n, n)
-    if n < _PANELS_FROM:
+    if n < _PANELS_FROM or not host_sees(A.device):  # elsewhere calls cost more than copies
         R, tau = torch.geqrf(A)
         A.copy_(torch.linalg.householder_product(R, tau))
         return None if noise is None else _rounding(R, noise.view(-1, 1)).view(shape)

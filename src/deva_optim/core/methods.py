@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
+from .bases import sides_with_basis
 from .directions import rms_scale, shape_scale, spectral_scale, unit_scale
 from .linalg import Number, Term
 from .variance import (
@@ -17,6 +18,7 @@ from .variance import (
     DIRECTION,
     FACTORED,
     INSTANTANEOUS,
+    LEAN,
     LINF,
     ROWS,
     SPECTRAL,
@@ -74,6 +76,8 @@ class Method(NamedTuple):
             any case: that spares them the projection of M. Such an M keeps full precision whatever
             `state_dtype` says. It is divided by a variance that its rounding is no part of: along
             directions without gradient that would make large steps of it.
+        lean: Whether Γ is a product r cᵀ and the basis that of the short side alone, so that all
+            but two products of a step are those of its Gram matrix; nothing is projected.
     """
 
     name: str
@@ -90,6 +94,7 @@ class Method(NamedTuple):
     beta3: float | None = 0.95
     rests: bool = False
     rotated: bool = False
+    lean: bool = False
 
     @property
     def waits(self) -> bool:
@@ -134,6 +139,7 @@ _ROWS: Final = (
     Method("deva-sinf-factored",      TRACKED,      "msign",   FACTORED,      spectral_scale, "deva-linf", _DEVA,    rests=True),
     Method("deva-sinf-instantaneous", TRACKED,      "msign",   INSTANTANEOUS, spectral_scale, "deva-linf", _DEVA,    rests=True),
     Method("deva-sinf-whitened",      TRACKED,      "msign",   WHITENING,     spectral_scale, "deva-linf", _DEVA,    rests=True, rotated=True, whitens=True),
+    Method("deva-sinf-lean",          TRACKED,      "msign",   LEAN,          spectral_scale, "deva-linf", _DEVA,    rests=True, whitens=True, lean=True),
     Method("shampoo",                 INVERSE_ROOT, "sign",    ADAM,          unit_scale,     "adamw",     _SHAMPOO),
     Method("shampoo-ungrafted",       INVERSE_ROOT, "sign",    None,          unit_scale,     "adamw",     _SHAMPOO),
     Method("splus",                   DECOMPOSED,   "sign",    None,          unit_scale,     "splus-vector", _SPLUS, rests=True,
@@ -146,7 +152,10 @@ _ROWS: Final = (
 METHODS: Final[Mapping[str, Method]] = MappingProxyType({row.name: row for row in _ROWS})
 """Every method by name, in the order of the table of the documentation."""
 
-VARIANTS: Final = ("default", "factored", "instantaneous", "whitened", "ungrafted", "original")
+VARIANTS: Final = (
+    *("default", "factored", "instantaneous", "whitened", "lean"),
+    *("ungrafted", "original"),
+)
 
 ELEMENTWISE: Final = tuple(name for name, row in METHODS.items() if row.vector is None)
 """The elementwise methods: what may take the parameters that are not matrices."""
@@ -156,3 +165,9 @@ def method_of(group: Mapping[str, Any], methods: Mapping[str, Method] = METHODS)
     """The row that a parameter group asks for."""
     variant = group["variant"]
     return methods[group["method"] + ("" if variant == "default" else f"-{variant}")]
+
+
+def basis_sides(method: Method, group: Mapping[str, Any], shape: Shape) -> tuple[bool, bool]:
+    """Whether the left and the right side of matrices of a shape …, n, m get a basis."""
+    sides = "one" if method.lean else group["sides"]
+    return sides_with_basis(*shape[-2:], sides=sides, max_dim=group["max_dim"])

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, StateDict
 
-from .bases import BASES, SIDES, sides_with_basis
+from .bases import BASES, SIDES
 from .codes import CODED, zero_codes
 from .linalg import compute_dtype
 from .matrices import PARAMETER_SHAPED, Part
-from .methods import Method
+from .methods import Method, basis_sides
 from .parameters import Reading
 from .rounding import HALF
 from .units import UNSET
@@ -47,7 +47,8 @@ def initial_state(
             if key in PARAMETER_SHAPED:
                 state[key] = small.new_zeros(param.shape)
             else:
-                state[key + suffix] = small.new_zeros(shape)
+                kept = wide if method.lean else small
+                state[key + suffix] = kept.new_zeros(shape)
         basis = _basis(method, part, group, wide)
         if basis and (part.shape[:-2] or suffix):
             basis["idle"] = wide.float().new_zeros(part.shape[:-2])
@@ -80,7 +81,7 @@ def _basis(method: Method, part: Part, group: dict[str, Any], like: Tensor) -> d
     if method.basis is None:
         return {}
     *lead, n, m = part.shape
-    which = sides_with_basis(n, m, sides=group["sides"], max_dim=group["max_dim"])
+    which = basis_sides(method, group, part.shape)
     found = {}
     for side, size, has_basis in zip(SIDES, (n, m), which, strict=True):
         if has_basis:

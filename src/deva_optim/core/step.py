@@ -30,11 +30,13 @@ from .bases import (
     first_bases,
     inverse_root_,
     project,
+    rayleigh,
     refresh_,
     restore,
 )
 from .batch import LARGE, Batch, Item, gather, scatter
-from .directions import fast_dtype, polar, settled_sign
+from .codes import CODES, PRECISION
+from .directions import fast_dtype, polar, settled_sign, soft_in_basis
 from .linalg import (
     Number,
     Quotient,
@@ -52,7 +54,15 @@ from .linalg import (
 )
 from .measures import basis_drift, msign_error, update_ratio
 from .units import UNSET
-from .variance import ADAM, Adaptation, Evidence, bias_correction, ema_mass
+from .variance import (
+    ADAM,
+    Adaptation,
+    Evidence,
+    bias_correction,
+    column_squares,
+    ema_mass,
+    inverse_root,
+)
 
 _T = TypeVar("_T", Tensor, Number)
 
@@ -70,7 +80,8 @@ def advance_(b: Batch) -> None:
             accumulate_(b, where=b.fresh)  # 2  the first gradient chooses the basis
             choose_bases_(b, b.fresh)
     M, D = momentum_(b)  # 1
-    U, kappa = rooted_(b, M, D) if has_roots else update_(b, M, D)  # 3–5
+    update = rooted_ if has_roots else lean_ if b.method.lean else update_
+    U, kappa = update(b, M, D)  # 3–5
     write_(b, U, kappa)  # 5
     if b.method.averages:
         average_iterates_(b)
@@ -194,6 +205,36 @@ def gamma_of(
     return adaptation.gamma(evidence), kappa
 
 
+def lean_(b: Batch, M: Tensor, D: Tensor) -> tuple[Term, Number]:
+    """restore(msign(Γ ⊙ D_)) with Γ = 1 / √(r cᵀ) and a basis on the short side.
+
+    Rotating the rows of a gradient leaves the norms of its columns alone: c is measured of G as it
+    is, and the soft sign is taken without a projection. In the names here matrices are wide.
+    """
+    adaptation, tall = b.method.adaptation, b.part.shape[-2] > b.part.shape[-1]
+    assert adaptation is not None
+    G, D_, Q = (b.G.mT, D.mT, b.Q_R) if tall else (b.G, D, b.Q_L)
+    r, c, weight = b.state["variance_short"], b.state["variance_long"], b.weight(b.betas[1], b.gate)
+    average_(c, column_squares(G), weight)
+    if Q is None:
+        average_(r, column_squares(G.mT).mT, weight)
+    # r is known to a few roundings of its mean, and has no part of what rounding makes of M.
+    kept = b.items[0].state["exp_avg"].dtype
+    of_M = PRECISION if kept in CODES else torch.finfo(kept).eps
+    eps = max(b.group["eps"], 8 * torch.finfo(b.dtype).eps, of_M**2)
+    if b.group["msign"] == "soft" and b.group["msign_dtype"] in (None, b.dtype):
+        columns = inverse_root(c, eps)
+        B = D_ * columns if D is M else D_.mul_(columns)
+        U = soft_in_basis(B, Q, inverse_root(r, eps))
+        if b.record is not None:
+            b.record["msign_error"] = msign_error(U)
+    else:
+        gamma = value(adaptation.gamma(Evidence(None, (), (r, c), 1.0, eps)))
+        O = direction(b, gamma.mul_(project(D_, Q, None)))
+        U = value(restore(value(O), Q, None))
+    return (U.mT if tall else U), 1.0
+
+
 def rooted_(b: Batch, M: Tensor, D: Tensor) -> tuple[Term, Number]:
     """Shampoo: L^(−1/4) D R^(−1/4), given the size of Adam's update if a second moment is kept."""
     U = restore(D, b.state.get("root_left"), b.state.get("root_right"))  # the roots are symmetric
@@ -286,23 +327,26 @@ def _begun(e: Item, index: int) -> Tensor:
     return e.exponents(index) != UNSET if e.begun is None else e.begun[index]
 
 
-def accumulate_(b: Batch, where: Tensor | None = None) -> None:
-    """L ← β₃ L + (1 − β₃) G Gᵀ, and R likewise, on the sides that have one."""
-    beta3, gate = b.betas[2], b.taken if where is None else both(b.taken, where)
+def accumulate_(b: Batch, where: Tensor | None = None, members: list[int] | None = None) -> None:
+    """L ← β₃ L + (1 − β₃) G Gᵀ, and R likewise, on the sides that have one; of all or of some.
+
+    A covariance that takes in every k-th gradient alone has the decay β₃ᵏ.
+    """
+    beta, gate = b.betas[2] ** b.group["covariance_every"], both(b.taken, where)
     G = b.G if where is None else torch.where(b.broadcast(where), b.G, 0)
-    keep = 1 - b.weight(beta3, gate)
+    keep = 1 - b.weight(beta, gate)
+    everyone = list(range(len(b.items)))
     for key, A in (("covariance_left", G), ("covariance_right", G.mT)):
-        if key in b.state:
-            add_gram_(b.state[key], A, keep=keep, weight=1 - beta3)
-            if len(b.items) > 1:
-                scatter(b.state[key], b.tensors(key))
-        elif key in b.names:  # large ones, where they are
-            for i, L in enumerate(b.tensors(key)):
-                add_gram_(L[None], _take([i], A), keep=_take([i], keep), weight=1 - beta3)
+        for some in _together(b, key, everyone if members is None else members):
+            with b.some(key, some) as L:
+                add_gram_(L, _take(some, A), keep=_take(some, keep), weight=1 - beta)
 
 
 def choose_bases_(b: Batch, fresh: Tensor) -> None:
     """Q_L and Q_R of the matrices that start with this gradient, from the gradient itself."""
+    if b.method.lean:
+        choose_by_iteration_(b, fresh)
+        return
     left, right = "basis_left" in b.names, "basis_right" in b.names
     for member, *matrix in fresh.nonzero().tolist():
         at = (member, *matrix)
@@ -314,6 +358,26 @@ def choose_bases_(b: Batch, fresh: Tensor) -> None:
             scatter(b.state[key], b.tensors(key))
 
 
+def choose_by_iteration_(b: Batch, fresh: Tensor) -> None:
+    """Q of the matrices that start with this gradient, from axes turned twice towards it.
+
+    That takes no decomposition, which would cost a large matrix as much as many steps.
+    """
+    everyone = list(range(len(b.items)))
+    for _ in range(2):
+        renew_(b, "basis", refresh_, everyone, fresh)
+    b.Q_L, b.Q_R = _bases_of(b, everyone)
+    measure_along_bases_(b, everyone)
+
+
+def measure_along_bases_(b: Batch, members: list[int]) -> None:
+    """r ← diag(Qᵀ L Q)."""
+    for side in SIDES:
+        for some in _together(b, f"basis_{side}", members):
+            with b.some(f"covariance_{side}", some) as L, b.some(f"basis_{side}", some) as Q:
+                b.state["variance_short"][some] = rayleigh(L, Q)
+
+
 def track_bases_(b: Batch) -> None:
     """Take the gradient into the covariances, and renew the bases that are due.
 
@@ -322,12 +386,17 @@ def track_bases_(b: Batch) -> None:
     """
     tracked = b.method.basis is not None and b.method.basis.tracked
     known = ~b.fresh if tracked and b.fresh is not None else None
-    accumulate_(b, known)
+    taken_in = _at(b, "covariance_every")
+    accumulate_(b, known, taken_in)
     if b.record is not None:
         b.record |= _drifts(b)
     if not tracked and b.fresh is not None:
         choose_bases_(b, b.fresh)
     due = _due(b)
+    if b.method.lean:
+        renew_(b, "basis", refresh_, due, known)
+        measure_along_bases_(b, sorted({*taken_in, *due}))
+        return
     if not due:
         return
     if not tracked:
@@ -364,11 +433,14 @@ def _bases_of(b: Batch, some: list[int]) -> tuple[Tensor | None, Tensor | None]:
 
 def _due(b: Batch) -> list[int]:
     """The members whose clock says that it is time for a refresh, or whose units have changed."""
-    period, found = b.group["refresh_every"], []
-    for i, e in enumerate(b.items):
-        if e.renews or (e.clock > 0 and e.clock % period == 0):
-            found.append(i)
-    return found
+    due = _at(b, "refresh_every")
+    return due + [i for i, e in enumerate(b.items) if e.renews and i not in due]
+
+
+def _at(b: Batch, period: str) -> list[int]:
+    """The members whose clock is at a multiple of this period."""
+    every = b.group[period]
+    return [i for i, e in enumerate(b.items) if e.clock > 0 and e.clock % every == 0]
 
 
 def renew_(
@@ -434,7 +506,7 @@ def _together(b: Batch, key: str, members: list[int]) -> Iterator[list[int]]:
     """The members in batches: small matrices all at once, large ones one by one, where they are."""
     if not members or key not in b.names:
         return
-    if b.state[key].shape[-1] < LARGE:
+    if b.items[0].state[b.names[key]].shape[-1] < LARGE:
         yield members
     else:
         yield from ([i] for i in members)

@@ -34,11 +34,16 @@ _POWERS: Final = {
     "exp_avg_rows": 1,
     "exp_avg_cols": 1,
     "exp_avg_sq": 2,
+    "variance_short": 2,
+    "variance_long": 2,
     "covariance_left": 2,
     "covariance_right": 2,
 }
 
-_VARIANCES: Final = ("exp_avg_rows", "exp_avg_cols", "exp_avg_sq")
+_VARIANCES: Final = (
+    *("exp_avg_rows", "exp_avg_cols", "exp_avg_sq"),
+    *("variance_short", "variance_long"),
+)
 
 LARGEST_SIZE: Final = {dtype: high for dtype, (_, high) in ORDINARY.items()}
 """The size, in units, from which on squares come near the end of the range."""

@@ -1,7 +1,7 @@
 """The variance adaptation Γ: how far to trust the direction, from nothing but running averages.
 
     M, G, O  …×n×m         momentum, gradient and direction, all in the basis
-    r, c     …×n×1, …×1×m  row and column norms of M (or of G)
+    r, c     …×n×1, …×1×m  row and column norms of M (or of G); of lean, mean squares of G
     V        …×n×m         EMA of what is measured: G², M², r cᵀ or O²
     s, w     scalars       the mass of M and of V: what they would hold, had every gradient been 1
 
@@ -117,6 +117,16 @@ def side_norms(X: Tensor) -> tuple[Tensor, Tensor]:
     return squares.sum(-1, keepdim=True).sqrt_(), squares.sum(-2, keepdim=True).sqrt_()
 
 
+def column_squares(X: Tensor) -> Tensor:
+    """The mean of X² over each column; …×1×m."""
+    return X.square().mean(-2, keepdim=True)
+
+
+def side_squares(X: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean of X² over each row and over each column."""
+    return column_squares(X.mT).mT, column_squares(X)
+
+
 def norm_products(X: Tensor) -> tuple[Product]:
     """r cᵀ."""
     return (Product(*side_norms(X)),)
@@ -175,6 +185,18 @@ def _factored(x: Evidence) -> Tensor:
     return (r / _positive(V_r)).sqrt_() * (c / _positive(V_c)).sqrt_()  # √(r cᵀ / (V_r V_cᵀ))
 
 
+def _lean(x: Evidence) -> Tensor:
+    r, c = x.moments
+    return inverse_root(r, x.eps) * inverse_root(c, x.eps)  # 1 / √((r/r̄ + ε) (c/c̄ + ε)ᵀ)
+
+
+def inverse_root(v: Tensor, eps: float) -> Tensor:
+    """(v / v̄ + ε)^(−½), and zero where that has no value."""
+    mean = v.mean((-2, -1), keepdim=True)
+    noise = v + eps * mean
+    return torch.div(mean, noise, out=noise).sqrt_().nan_to_num_(0.0, 0.0)
+
+
 def _direction(x: Evidence) -> Tensor:
     (V,) = x.moments
     return _beyond_underflow(V.sqrt().add_(x.eps)).reciprocal_()  # 1 / (√v + ε)
@@ -208,10 +230,13 @@ _SHAPES: Final[dict[str, Callable[[Shape], Shape]]] = {
     "exp_avg_sq": lambda shape: shape,
     "exp_avg_rows": lambda shape: (*shape[:-1], 1),
     "exp_avg_cols": lambda shape: (*shape[:-2], 1, shape[-1]),
+    "variance_short": lambda shape: (*shape[:-2], min(shape[-2:]), 1),
+    "variance_long": lambda shape: (*shape[:-2], 1, max(shape[-2:])),
 }
 _V: Final = ("exp_avg_sq",)
 _V_R: Final = ("exp_avg_rows",)
 _V_R_V_C: Final = ("exp_avg_rows", "exp_avg_cols")
+_R_C: Final = ("variance_short", "variance_long")
 
 # fmt: off
 ADAM          = Adaptation("gradient", _V, square, gradient_mass, _root_ratio, _adam, "|M| / √EMA[G²]")
@@ -220,6 +245,7 @@ SPECTRAL      = Adaptation("momentum", _V, norm_products, squared_momentum_mass,
 INSTANTANEOUS = Adaptation("gradient", _V, norm_products, gradient_mass, _root, _spectral, "√(r cᵀ / EMA[r cᵀ of G])", waits=True)
 FACTORED      = Adaptation("momentum", _V_R_V_C, side_norms, momentum_mass, _ratio, _factored, "√(r cᵀ / EMA[r] EMA[c]ᵀ)", waits=True)
 WHITENING     = Adaptation("gradient", _V, square, gradient_mass, None, _whitening, "1 / √EMA[G²]", waits=True)
+LEAN          = Adaptation("gradient", _R_C, side_squares, gradient_mass, None, _lean, "1 / √(r cᵀ), r = diag(Qᵀ L Q), c = EMA of the squares of a column of G", waits=True)
 ROWS          = Adaptation("direction", _V_R, row_squares, gradient_mass, None, _direction, "1 / √EMA[mean O² of a row]")
 DIRECTION     = Adaptation("direction", _V, square, gradient_mass, None, _direction, "1 / √EMA[O²]")
 # fmt: on

@@ -13,14 +13,15 @@ from ..options import NonFinite, Ranks, Rest, Sides, StateDType, Variant, docume
 
 @documented
 class DeVA(BaseOptimizer):
-    """Whitened DeVA-S∞ for hidden matrices and AdamW for the rest, in one optimizer.
+    """Lean DeVA-S∞ for hidden matrices and AdamW for the rest, in one optimizer.
 
-        X ← (1 − ηλ) X − η · 0.2 √max(n, m) · Q_L msign(Q_Lᵀ M Q_R / √V) Q_Rᵀ   hidden matrices
-        x ← (1 − ηλ) x − η m̂ / (√v̂ + ε)                                         everything else
+        X ← (1 − ηλ) X − η · 0.2 √max(n, m) · Q msign(Qᵀ M / √(r cᵀ))   hidden matrices, n ≤ m
+        x ← (1 − ηλ) x − η m̂ / (√v̂ + ε)                                 everything else
 
-    V is the running average of the squared gradient in the basis, and msign is soft. The defaults
-    are the best settings of docs/race.md. `variant="default"` is the paper's Γ ⊙ msign(M′), and
-    `DeVASinf` has all of the paper's settings.
+    Q is the eigenbasis of the short side, r the variance along its columns, c that of the columns
+    of the gradient, and msign is soft. It costs what Muon does, and keeps less than AdamW.
+    `variant="whitened"` keeps the variance of every entry and both bases of a square;
+    `variant="default"` is the paper's Γ ⊙ msign(M′), and `DeVASinf` has all of its settings.
 
     The rest are embeddings, output heads, positional tables, biases, norms and scalars. DeVA tells
     them apart by their modules, so pass the model (see `param_groups`). Biases, norms and scalars
@@ -62,8 +63,9 @@ class DeVA(BaseOptimizer):
         maximize: bool = False,
         foreach: bool | None = None,
         refresh_every: int = 10,
+        covariance_every: int = 2,
         stagger: bool = True,
-        variant: Variant = "whitened",
+        variant: Variant = "lean",
         sign_stabilize: bool = False,
         msign: MsignKind = "soft",
         msign_dtype: torch.dtype | None = None,
@@ -131,6 +133,7 @@ class DeVASinf(BaseOptimizer):
         maximize: bool = False,
         foreach: bool | None = None,
         refresh_every: int = 10,
+        covariance_every: int = 1,
         stagger: bool = True,
         variant: Variant = "default",
         sign_stabilize: bool = False,

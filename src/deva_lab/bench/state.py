@@ -1,0 +1,66 @@
+"""Count the memory that optimizers keep for the hidden matrices of a model.
+
+    deva bench state                      Llama 3 8B
+    deva bench state gpt2-small vit-l     other sets of shapes
+
+The state is made on the meta device, where tensors have shapes and no values: any model fits. A
+line has the GiB of a method with `state_dtype` left alone, torch.bfloat16 and "int8".
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+
+from deva_optim.optimizer import BaseOptimizer
+
+from .settings import Settings, SettingsError
+from .shapes import Shape, shape_set
+from .subjects import SUBJECTS
+
+NAMES: Final = ("deva", "deva-soft", "deva-both", "muon", "soap", "adamw")
+DTYPES: Final = (None, torch.bfloat16, "int8")
+
+
+def kept(name: str, shapes: Sequence[Shape], dtype: torch.dtype | str | None) -> int:
+    """The bytes that a subject keeps for parameters of these shapes."""
+    params = [torch.empty(shape, device="meta", requires_grad=True) for shape in shapes]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the parameters have no names
+        optimizer = SUBJECTS[name].build(params, Settings())
+    assert isinstance(optimizer, BaseOptimizer)
+    for group in optimizer.param_groups:
+        group["state_dtype"] = dtype
+    for p in params:
+        p.grad = torch.empty_like(p)
+    optimizer.items()
+    return sum(x.nbytes for state in optimizer.state.values() for x in state.values())
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Read the options and show a table for each set of shapes; returns the exit code."""
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("deva bench state", None, __doc__, formatter_class=layout)
+    parser.add_argument("shapes", nargs="*", default=["llama-8b"], help="sets (llama-8b)")
+    try:
+        sets = [shape_set(name) for name in parser.parse_args(argv).shapes]
+    except SettingsError as error:
+        parser.error(str(error))
+    for found in sets:
+        weights = 4 * found.numel / 2**30
+        print(f"{found.name}: {len(found.shapes)} parameters, {weights:.1f} GiB in float32")
+        print(f"{'subject':<14}{'float32':>10}{'bfloat16':>10}{'int8':>10}")
+        for subject in NAMES:
+            sizes = [kept(subject, found.shapes, dtype) / 2**30 for dtype in DTYPES]
+            print(f"{subject:<14}" + "".join(f"{size:>10.1f}" for size in sizes))
+        print()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
