@@ -1,7 +1,8 @@
 """What the race has found best for each of four optimizers: settings, and the rate with them.
 
-docs/race.md says how they were found, and how many settings of each were tried. `deva` has there
-the name `soft`, `muon:…` is `muon-quick`, and `soap:…` is `soap-light`.
+docs/race.md says how they were found, and how many settings of each were tried. `deva` is the lean
+form of what has there the name `soft`, at its rate; `muon:…` is `muon-quick`, and `soap:…` is
+`soap-light`.
 """
 
 from __future__ import annotations

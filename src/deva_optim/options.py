@@ -185,9 +185,9 @@ OPTIONS: Final[Mapping[str, Option]] = {
         "The row of `METHODS` that takes the matrices, or everything if it is elementwise."),
     "refresh_every": Option(_count, 10,
         "Steps between two refreshes of a basis."),
-    "covariance_every": Option(_count, 1,
+    "covariance_every": Option(_optional(_count), None,
         "Steps between two gradients that the covariances take in; their decay is that of as many "
-        "steps."),
+        'steps. None is 2 for `variant="lean"` and 1 for all others.'),
     "stagger": Option(_flag, True,
         "Refresh the bases of different parameters at different steps; False refreshes all of them "
         "at the same step."),
@@ -315,6 +315,13 @@ def checked_group(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict
     if group["skip_first"] and (method.basis is None or not method.basis.tracked):
         raise ValueError(
             f"skip_first is for DeVA-S∞ and SOAP alone, got True for {group['method']}"
+        )
+    if (group["covariance_every"] or 1) > 1 and (
+        method.basis is None or method.basis.includes_gradient
+    ):
+        raise ValueError(
+            "covariance_every is for methods that work in a basis, got "
+            f"{group['covariance_every']} for {group['method']}; leave it out"
         )
     if group["sign_stabilize"] and method.whitens:
         raise ValueError(

@@ -123,10 +123,11 @@ _MATRICES = tuple(shape for shape in SHAPES if len(shape) > 1 and min(shape) > 1
 @cache
 def accepts(name: str, key: str) -> bool:
     """Whether an optimizer takes an option that only some of them take."""
-    if key not in ("skip_first", "sign_stabilize"):
+    if key not in ("skip_first", "sign_stabilize", "covariance_every"):
         return True
     try:
-        OPTIMIZERS[name]([{"params": [nn.Parameter(torch.ones(2, 2))], key: True}])
+        value = 2 if key == "covariance_every" else True
+        OPTIMIZERS[name]([{"params": [nn.Parameter(torch.ones(2, 2))], key: value}])
     except ValueError:
         return False
     return True

@@ -159,6 +159,7 @@ BAD_VALUES: list[tuple[Kwargs, type[Exception], str]] = [
     ({"refresh_every": 0}, ValueError, "refresh_every must be a whole number .* 1, got 0"),
     ({"refresh_every": 2.5}, ValueError, r"refresh_every must be a whole number .*, got 2\.5"),
     ({"refresh_every": True}, ValueError, "refresh_every must be a whole number .*, got True"),
+    ({"covariance_every": 0}, ValueError, "covariance_every must be a whole number of .*, got 0"),
     ({"max_dim": 0}, ValueError, "max_dim must be a whole number of at least 1, got 0"),
     ({"sides": "shrot"}, ValueError, "one of both, short, got 'shrot'; did you mean 'short'"),
     ({"msign_dtype": torch.int8}, ValueError, "msign_dtype must be None or one of torch.float64"),

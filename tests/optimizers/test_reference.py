@@ -49,7 +49,11 @@ CASES = {
         "deva-sinf-whitened",
         {"sides": "short", "nesterov": False, "msign": "soft"},
     ),
-    "deva-sinf-lean": ("deva-sinf-lean", "deva-sinf-lean", {"nesterov": True, "msign": "soft"}),
+    "deva-sinf-lean": (
+        "deva-sinf-lean",
+        "deva-sinf-lean",
+        {"covariance_every": 1, "nesterov": True, "msign": "soft"},
+    ),
     "deva-sinf-lean-every-fifth": (
         "deva-sinf-lean",
         "deva-sinf-lean",
@@ -58,12 +62,12 @@ CASES = {
     "deva-sinf-lean-newton-schulz": (
         "deva-sinf-lean",
         "deva-sinf-lean",
-        {"nesterov": True, "msign": "newton-schulz"},
+        {"covariance_every": 2, "nesterov": True, "msign": "newton-schulz"},
     ),
     "deva-sinf-lean-capped": (
         "deva-sinf-lean",
         "deva-sinf-lean",
-        {"nesterov": True, "msign": "soft", "max_dim": 3},
+        {"covariance_every": 1, "nesterov": True, "msign": "soft", "max_dim": 3},
     ),
     "deva-sinf-signed": ("deva-sinf", "deva-sinf", {"sign_stabilize": True}),
     "deva-sinf-nesterov": ("deva-sinf", "deva-sinf", {"nesterov": True}),

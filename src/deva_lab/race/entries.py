@@ -90,7 +90,7 @@ _ROWS: Final = (
     _deva("deva", "Γ ⊙ msign(M), as in the paper; β₁ = 0.8, Nesterov", variant="default"),
     _deva(
         "soft",
-        "the defaults of DeVA: soft msign of M / √V in the basis",
+        "the defaults of DeVA 0.2: soft msign of M / √V in the basis",
         msign="soft",
         variant="whitened",
     ),

@@ -57,7 +57,8 @@ def step_cost(parts: Iterable[Part], method: Method, group: dict[str, Any]) -> i
         *_, n, m = part.shape
         each = 8 * n * m  # what is done entry by entry
         if method.lean:
-            each += _lean_cost(min(n, m), max(n, m), group["covariance_every"])
+            period = group["covariance_every"] or method.covariance_every
+            each += _lean_cost(min(n, m), max(n, m), period)
         elif method.direction == "msign":
             each += _msign_cost(min(n, m), max(n, m), group["msign"])
         if method.basis is not None:

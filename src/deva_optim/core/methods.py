@@ -78,6 +78,8 @@ class Method(NamedTuple):
             directions without gradient that would make large steps of it.
         lean: Whether Γ is a product r cᵀ and the basis that of the short side alone, so that all
             but two products of a step are those of its Gram matrix; nothing is projected.
+        covariance_every: Steps between two gradients that the covariances take in, unless the group
+            says it.
     """
 
     name: str
@@ -95,6 +97,7 @@ class Method(NamedTuple):
     rests: bool = False
     rotated: bool = False
     lean: bool = False
+    covariance_every: int = 1
 
     @property
     def waits(self) -> bool:
@@ -139,7 +142,7 @@ _ROWS: Final = (
     Method("deva-sinf-factored",      TRACKED,      "msign",   FACTORED,      spectral_scale, "deva-linf", _DEVA,    rests=True),
     Method("deva-sinf-instantaneous", TRACKED,      "msign",   INSTANTANEOUS, spectral_scale, "deva-linf", _DEVA,    rests=True),
     Method("deva-sinf-whitened",      TRACKED,      "msign",   WHITENING,     spectral_scale, "deva-linf", _DEVA,    rests=True, rotated=True, whitens=True),
-    Method("deva-sinf-lean",          TRACKED,      "msign",   LEAN,          spectral_scale, "deva-linf", _DEVA,    rests=True, whitens=True, lean=True),
+    Method("deva-sinf-lean",          TRACKED,      "msign",   LEAN,          spectral_scale, "deva-linf", _DEVA,    rests=True, whitens=True, lean=True, covariance_every=2),
     Method("shampoo",                 INVERSE_ROOT, "sign",    ADAM,          unit_scale,     "adamw",     _SHAMPOO),
     Method("shampoo-ungrafted",       INVERSE_ROOT, "sign",    None,          unit_scale,     "adamw",     _SHAMPOO),
     Method("splus",                   DECOMPOSED,   "sign",    None,          unit_scale,     "splus-vector", _SPLUS, rests=True,

@@ -332,7 +332,7 @@ def accumulate_(b: Batch, where: Tensor | None = None, members: list[int] | None
 
     A covariance that takes in every k-th gradient alone has the decay β₃ᵏ.
     """
-    beta, gate = b.betas[2] ** b.group["covariance_every"], both(b.taken, where)
+    beta, gate = b.betas[2] ** _covariance_period(b), both(b.taken, where)
     G = b.G if where is None else torch.where(b.broadcast(where), b.G, 0)
     keep = 1 - b.weight(beta, gate)
     everyone = list(range(len(b.items)))
@@ -386,7 +386,7 @@ def track_bases_(b: Batch) -> None:
     """
     tracked = b.method.basis is not None and b.method.basis.tracked
     known = ~b.fresh if tracked and b.fresh is not None else None
-    taken_in = _at(b, "covariance_every")
+    taken_in = _at(b, _covariance_period(b))
     accumulate_(b, known, taken_in)
     if b.record is not None:
         b.record |= _drifts(b)
@@ -433,14 +433,18 @@ def _bases_of(b: Batch, some: list[int]) -> tuple[Tensor | None, Tensor | None]:
 
 def _due(b: Batch) -> list[int]:
     """The members whose clock says that it is time for a refresh, or whose units have changed."""
-    due = _at(b, "refresh_every")
+    due = _at(b, b.group["refresh_every"])
     return due + [i for i, e in enumerate(b.items) if e.renews and i not in due]
 
 
-def _at(b: Batch, period: str) -> list[int]:
+def _at(b: Batch, period: int) -> list[int]:
     """The members whose clock is at a multiple of this period."""
-    every = b.group[period]
-    return [i for i, e in enumerate(b.items) if e.clock > 0 and e.clock % every == 0]
+    return [i for i, e in enumerate(b.items) if e.clock > 0 and e.clock % period == 0]
+
+
+def _covariance_period(b: Batch) -> int:
+    """Steps between two gradients that the covariances take in."""
+    return b.group["covariance_every"] or b.method.covariance_every
 
 
 def renew_(

@@ -19,7 +19,7 @@ class DeVA(BaseOptimizer):
         x ← (1 − ηλ) x − η m̂ / (√v̂ + ε)                                 everything else
 
     Q is the eigenbasis of the short side, r the variance along its columns, c that of the columns
-    of the gradient, and msign is soft. It costs what Muon does, and keeps less than AdamW.
+    of the gradient, and msign is soft. It costs about what Muon does, and keeps what AdamW does.
     `variant="whitened"` keeps the variance of every entry and both bases of a square;
     `variant="default"` is the paper's Γ ⊙ msign(M′), and `DeVASinf` has all of its settings.
 
@@ -63,7 +63,7 @@ class DeVA(BaseOptimizer):
         maximize: bool = False,
         foreach: bool | None = None,
         refresh_every: int = 10,
-        covariance_every: int = 2,
+        covariance_every: int | None = None,
         stagger: bool = True,
         variant: Variant = "lean",
         sign_stabilize: bool = False,
@@ -133,7 +133,7 @@ class DeVASinf(BaseOptimizer):
         maximize: bool = False,
         foreach: bool | None = None,
         refresh_every: int = 10,
-        covariance_every: int = 1,
+        covariance_every: int | None = None,
         stagger: bool = True,
         variant: Variant = "default",
         sign_stabilize: bool = False,
