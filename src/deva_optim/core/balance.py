@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from torch import Tensor
 
+from .batch import LARGE
 from .directions import soft_quintics, soft_steps
 from .matrices import Part
 from .methods import Method, basis_sides
@@ -38,16 +39,22 @@ def share_out(costs: Sequence[int], load: list[int]) -> list[int]:
 
 
 def first_phases(readings: Iterable[Reading]) -> dict[Tensor, int]:
-    """Where the clocks of all parameters start, so that the refreshes are spread over the steps."""
-    costs: defaultdict[int, dict[Tensor, int]] = defaultdict(dict)  # by period
+    """Where the clocks of all parameters start, so that the refreshes are spread over the steps.
+
+    Small matrices of the lean variant that are one batch stay together, as one batch is cheaper.
+    """
+    units: defaultdict[int, dict[object, list[Reading]]] = defaultdict(dict)  # by period
     for r in readings:
         if r.group["stagger"] and r.method.basis is not None:
-            costs[r.group["refresh_every"]][r.param] = _refresh_cost(r)
-    return {
-        param: phase
-        for period, cost in costs.items()
-        for param, phase in zip(cost, share_out(list(cost.values()), [0] * period), strict=True)
-    }
+            together = r.method.lean and max(min(part.shape[-2:]) for part in r.parts) < LARGE
+            unit = (id(r.group), r.parts) if together else r.param
+            units[r.group["refresh_every"]].setdefault(unit, []).append(r)
+    found = {}
+    for period, members in units.items():
+        costs = [sum(map(_refresh_cost, some)) for some in members.values()]
+        for some, phase in zip(members.values(), share_out(costs, [0] * period), strict=True):
+            found.update({r.param: phase for r in some})
+    return found
 
 
 def step_cost(parts: Iterable[Part], method: Method, group: dict[str, Any]) -> int:
