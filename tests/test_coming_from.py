@@ -106,10 +106,10 @@ def test_a_rate_of_the_original_muon_is_converted(shape: tuple[int, int]) -> Non
 
 
 @pytest.mark.parametrize(
-    ("cls", "numbers"), [(do.AdamW, 24), (do.Muon, 12), (do.SOAP, 108), (do.DeVA, 44)]
+    ("cls", "numbers"), [(do.AdamW, 24), (do.Muon, 12), (do.SOAP, 108), (do.DeVA, 24)]
 )
 def test_the_memory_of_a_gpt_block(cls: Any, numbers: int) -> None:
-    """The state of four d×d matrices and two of d×4d, in d² numbers; counters are left out."""
+    """The state of four d×d matrices and two of d×4d, in d² numbers; vectors are left out."""
     d = 8
     shapes = [(d, d)] * 4 + [(d, 4 * d), (4 * d, d)]
     weights = [(f"h.{i}.weight", nn.Parameter(torch.randn(x))) for i, x in enumerate(shapes)]
@@ -117,6 +117,7 @@ def test_the_memory_of_a_gpt_block(cls: Any, numbers: int) -> None:
         weight.grad = torch.randn_like(weight)
     optimizer = cls(weights)
     optimizer.step()
-    kept = [x.numel() for state in optimizer.state.values() for x in state.values() if x.ndim > 1]
+    found = [x for state in optimizer.state.values() for x in state.values()]
+    kept = [x.numel() for x in found if x.ndim > 1 and min(x.shape) > 1]
     assert sum(kept) == numbers * d * d
     assert any(re.search(rf"\b{numbers}d²", page) for page in PAGES.values())

@@ -137,7 +137,7 @@ def test_every_matrix_of_a_batch_starts_on_its_own(
     join = torch.cat if options else torch.stack
     whole = [nn.Parameter(join([p.detach() for p in apart]))]
     joined = [[join(grads)] for grads in history]
-    # A parameter has one clock, so it is only at every step that all refreshes coincide.
-    shared = {**AS_MATRIX, "refresh_every": 1}
+    # A parameter has one clock, so it is only at every step that all of them coincide.
+    shared = {**AS_MATRIX, "refresh_every": 1, "covariance_every": 1}
     ours = trained(name, whole, joined, **shared, **options)
     close(ours, [join(trained_apart(name, apart, history, **shared))])

@@ -22,6 +22,7 @@ class AdamW(BaseOptimizer):
         betas: Decay of m and of v.
         eps: ε, added to the root.
 
+    >>> import torch
     >>> weight = torch.nn.Parameter(torch.ones(3))
     >>> weight.grad = torch.tensor([1.0, -2.0, 0.0])
     >>> AdamW([weight], lr=0.1, weight_decay=0.0).step()
@@ -70,6 +71,7 @@ class Signum(BaseOptimizer):
         momentum: Decay β₁ of m.
         nesterov: Take the sign of β₁ m + (1 − β₁) g in place of that of m.
 
+    >>> import torch
     >>> weight = torch.nn.Parameter(torch.ones(3))
     >>> weight.grad = torch.tensor([1.0, -2.0, 0.0])
     >>> Signum([weight], lr=0.5).step()
@@ -113,6 +115,7 @@ class Lion(BaseOptimizer):
         betas: Weight of m in the direction, and decay of m.
         weight_decay: Decoupled weight decay λ; three to ten times above AdamW's.
 
+    >>> import torch
     >>> weight = torch.nn.Parameter(torch.ones(3))
     >>> weight.grad = torch.tensor([1.0, -2.0, 0.0])
     >>> Lion([weight], lr=0.5).step()
