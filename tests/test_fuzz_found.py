@@ -103,6 +103,38 @@ FOUND = {
         groups=(Group({"refresh_every": 1, "max_dim": 2}),),
         steps=steps(Grad(), Grad(), Grad()),
     ),
+    # its rows were divided by the variance of another basis, and the update by zero
+    "a zero gradient whose basis has been rounded": Case(
+        "deva-sinf-factored",
+        params=(Param((2, 4, 3), seed=56224),),
+        groups=(Group({"max_dim": 2, "state_dtype": "int8", "split": 2}),),
+        steps=(
+            Step((Grad("zero-columns", 1e25),), seed=858264),
+            Step((Grad(scale=1e-45),), seed=134610),
+        ),
+        path="device",
+    ),
+    # the limits of all were those of float32
+    "parameters in different units, on a device": Case(
+        "deva-linf-nesterov",
+        params=(Param((), torch.float64, seed=530608), Param((), torch.float64, 1, seed=521096)),
+        groups=(Group(), Group()),
+        steps=(
+            Step((Grad(), Grad()), seed=844411),
+            Step((Grad(scale=1e300), Grad()), (("add", 1),), seed=973778),
+        ),
+        path="device",
+    ),
+    # the smallest number of all was that of the first
+    "parameters of different precision, on a device": Case(
+        "muon-original",
+        params=(Param((), torch.float64, seed=681323), Param((2, 2), seed=322207)),
+        steps=(
+            Step((Grad(), Grad()), seed=430548),
+            Step((Grad(dtype=torch.float32), Grad(scale=1e-40)), seed=518916),
+        ),
+        path="device",
+    ),
 }
 
 

@@ -226,7 +226,7 @@ def _remembers(
             continue  # what a state starts from is not zero for all of it
         was = before.get(key, torch.zeros_like(x))
         coded = x.dtype in CODES or name.endswith(SCALE)
-        if coded and (part.length >= 0 or part.pieces > 1):
+        if coded and (part.length >= 0 or part.pieces > 1 or zero.ndim > 1):
             continue  # its matrices may share the scale of a block with others that move
         if name in ("exp_avg", "exp_avg_sq"):
             x, was = part.fold(x), part.fold(was)

@@ -121,7 +121,7 @@ def _screen_on_device(
         e.overflowed = e.reading.name in too_large
     settled = [_has_settled(e) for e in items]
     usable = sizes < _limits(items, settled, sizes)
-    nonzero = sizes >= torch.finfo(items[0].reading.dtype).tiny
+    nonzero = sizes >= _one_or_all([torch.finfo(e.reading.dtype).tiny for e in items], sizes)
     for i, e in enumerate(items):
         e.size, e.finite = sizes[i], usable[i]
         if settled[i]:
@@ -164,7 +164,14 @@ def _limits(items: list[Item], settled: list[bool], like: Tensor) -> Number:
         LARGEST_SIZE[e.reading.range] * 2.0 ** int(e.state["exponent"]) if has_units else math.inf
         for e, has_units in zip(items, settled, strict=True)
     ]
-    return found[0] if len(set(found)) == 1 else torch.tensor(found).to(like)
+    return _one_or_all(found, like)
+
+
+def _one_or_all(numbers: list[float], like: Tensor) -> Number:
+    """Numbers that are all the same as one of them, others as a tensor."""
+    if len(set(numbers)) == 1:
+        return numbers[0]
+    return torch.tensor(numbers, dtype=like.dtype).to(like.device)
 
 
 def _advance_clock(e: Item, nonzero: bool) -> bool:

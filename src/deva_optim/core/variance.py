@@ -193,7 +193,7 @@ def _lean(x: Evidence) -> Tensor:
 def inverse_root(v: Tensor, eps: float) -> Tensor:
     """(v / v̄ + ε)^(−½), and zero where that has no value."""
     mean = v.mean((-2, -1), keepdim=True)
-    noise = v + eps * mean
+    noise = torch.add(v, mean, alpha=eps)
     return torch.div(mean, noise, out=noise).sqrt_().nan_to_num_(0.0, 0.0)
 
 
@@ -217,8 +217,8 @@ def _with_floor(V: Tensor, eps: float, mean: Tensor) -> Tensor:
 
 
 def _positive(V: Tensor) -> Tensor:
-    """V with its zeros lifted, so that 0/0 becomes 0 and not NaN."""
-    return V.clamp_min(torch.finfo(V.dtype).tiny)
+    """V with infinity for its zeros, so that what is divided by them becomes zero."""
+    return V.masked_fill(torch.finfo(V.dtype).tiny > V, torch.inf)
 
 
 def _beyond_underflow(noise: Tensor) -> Tensor:
