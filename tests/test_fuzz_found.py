@@ -114,6 +114,13 @@ FOUND = {
         ),
         path="device",
     ),
+    # r was divided by V before it was multiplied by c
+    "norms of rows and columns that are far apart": Case(
+        "deva-sinf-short",
+        params=(Param((2, 4, 3), seed=91883),),
+        groups=(Group({"eps": 0.0, "split": 2, "momentum": 0.0}),),
+        steps=(Step((Grad(),), seed=90277), Step((Grad("spread"),), seed=762119)),
+    ),
     # the limits of all were those of float32
     "parameters in different units, on a device": Case(
         "deva-linf-nesterov",

@@ -169,9 +169,9 @@ def _linf(x: Evidence) -> Quotient:
 
 
 def _spectral(x: Evidence) -> Tensor:
-    (rc,), noise = x.measured, _noise(x)
+    (rc,), noise = x.measured, _noise(x).sqrt_()  # r / V alone may be too large for a float
     assert isinstance(rc, Product)
-    return torch.div(rc.left, noise, out=noise).mul_(rc.right).sqrt_()  # √(r cᵀ / (V + ε V̄))
+    return torch.div(rc.left.sqrt(), noise, out=noise).mul_(rc.right.sqrt())  # √(r cᵀ / (V + ε V̄))
 
 
 def _whitening(x: Evidence) -> Tensor:
