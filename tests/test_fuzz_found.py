@@ -114,6 +114,17 @@ FOUND = {
         ),
         path="device",
     ),
+    # after it matrices without units got some, but not in a run that was reloaded
+    "a checkpoint after a gradient that is not finite, on a device": Case(
+        "muon-polar-express",
+        params=(Param((3, 4, 4), seed=599832),),
+        steps=(
+            Step((Grad("one-entry"),), seed=561017),
+            Step((Grad("inf"),), seed=200045),
+            Step((Grad(),), (("save",),), seed=620278),
+        ),
+        path="device",
+    ),
     # r was divided by V before it was multiplied by c
     "norms of rows and columns that are far apart": Case(
         "deva-sinf-short",

@@ -214,10 +214,11 @@ def choose_units_(e: Item) -> None:
     for i in range(len(e.parts)):
         old, sizes = e.exponents(i), _sizes(e, i)
         new = old
-        asks = e.overflowed or e.waiting or {UNSET}.issuperset(old.flatten().tolist())
-        if on_host or (asks and bool(e.finite)):
+        starts = on_host or e.waiting > 0 or {UNSET}.issuperset(old.flatten().tolist())
+        if on_host or ((starts or e.overflowed) and bool(e.finite)):
             seen = sizes.cpu()
             held = seen < largest * torch.exp2(old.to(seen))
+            held |= (old == UNSET) & (not starts)  # a reloaded run knows of no overflow, either
             new = torch.where(held, old, exponents_of(seen, reading.dtype, reading.range))
             if not torch.equal(old, new):
                 _change_units_(e, i, old - new)
