@@ -15,7 +15,7 @@ from torch import Tensor
 from .batch import LARGE
 from .directions import soft_quintics, soft_steps
 from .matrices import Part
-from .methods import Method, basis_sides
+from .methods import Method, basis_sides, covariance_period
 from .parameters import Reading
 
 # Renewing a basis, in units of n³: a product and a QR for a refresh, or a full decomposition.
@@ -64,8 +64,7 @@ def step_cost(parts: Iterable[Part], method: Method, group: dict[str, Any]) -> i
         *_, n, m = part.shape
         each = 8 * n * m  # what is done entry by entry
         if method.lean:
-            period = group["covariance_every"] or method.covariance_every
-            each += _lean_cost(min(n, m), max(n, m), period)
+            each += _lean_cost(min(n, m), max(n, m), covariance_period(method, group))
         elif method.direction == "msign":
             each += _msign_cost(min(n, m), max(n, m), group["msign"])
         if method.basis is not None:

@@ -104,13 +104,11 @@ def refresh_(L: Tensor, Q: Tensor, *, rank: Number = torch.inf) -> None:
     mirror_(L)
     noise = _noise(L)
     A = product(L, Q)
-    strips = zip(torch.split(Q, _STRIP, -1), torch.split(A, _STRIP, -1), strict=True)
-    rayleigh = torch.cat([(x * y).sum(-2) for x, y in strips], -1)
-    rayleigh, order = rayleigh.sort(dim=-1, descending=True, stable=True)
+    quotients, order = _quotients(A, Q).sort(dim=-1, descending=True, stable=True)
     _reorder_(A, order)
     _reorder_(Q, order)
     rank = rank.squeeze(-1) if isinstance(rank, Tensor) else rank
-    kept = (rayleigh <= noise) | (torch.arange(Q.shape[-1], device=Q.device) >= rank)
+    kept = (quotients <= noise) | (torch.arange(Q.shape[-1], device=Q.device) >= rank)
     torch.where(kept.unsqueeze(-2), Q, A, out=A)
     try:
         # On an accelerator the host would have to wait for the answer, here and below.
@@ -133,7 +131,13 @@ def refresh_(L: Tensor, Q: Tensor, *, rank: Number = torch.inf) -> None:
 def rayleigh(L: Tensor, Q: Tensor) -> Tensor:
     """diag(Qᵀ L Q), what L has along each column of Q; …×n×1. Rounding makes none negative."""
     mirror_(L)
-    return (Q * product(L, Q)).sum(-2).clamp_min_(0).unsqueeze(-1)
+    return _quotients(product(L, Q), Q).clamp_min_(0).unsqueeze(-1)
+
+
+def _quotients(A: Tensor, Q: Tensor) -> Tensor:
+    """diag(Qᵀ A), the Rayleigh quotients of the columns of Q if A is L Q; …×n."""
+    strips = zip(torch.split(Q, _STRIP, -1), torch.split(A, _STRIP, -1), strict=True)
+    return torch.cat([(x * y).sum(-2) for x, y in strips], -1)
 
 
 def inverse_root_(L: Tensor, P: Tensor, *, root: int, eps: Number) -> None:

@@ -170,6 +170,11 @@ def method_of(group: Mapping[str, Any], methods: Mapping[str, Method] = METHODS)
     return methods[group["method"] + ("" if variant == "default" else f"-{variant}")]
 
 
+def covariance_period(method: Method, group: Mapping[str, Any]) -> int:
+    """Steps between two gradients that the covariances take in."""
+    return group["covariance_every"] or method.covariance_every
+
+
 def basis_sides(method: Method, group: Mapping[str, Any], shape: Shape) -> tuple[bool, bool]:
     """Whether the left and the right side of matrices of a shape …, n, m get a basis."""
     sides = "one" if method.lean else group["sides"]

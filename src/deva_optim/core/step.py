@@ -53,6 +53,7 @@ from .linalg import (
     value,
 )
 from .measures import basis_drift, msign_error, update_ratio
+from .methods import covariance_period
 from .units import UNSET
 from .variance import (
     ADAM,
@@ -215,9 +216,11 @@ def lean_(b: Batch, M: Tensor, D: Tensor) -> tuple[Term, Number]:
     assert adaptation is not None
     G, D_, Q = (b.G.mT, D.mT, b.Q_R) if tall else (b.G, D, b.Q_L)
     r, c, weight = b.state["variance_short"], b.state["variance_long"], b.weight(b.betas[1], b.gate)
-    average_(c, column_squares(G), weight)
     if Q is None:
-        average_(r, column_squares(G.mT).mT, weight)
+        for average, squares in zip((r, c), adaptation.measure(G), strict=True):
+            average_(average, squares, weight)
+    else:  # r is that of the covariance
+        average_(c, column_squares(G), weight)
     # r is known to a few roundings of its mean, and has no part of what rounding makes of M.
     kept = b.items[0].state["exp_avg"].dtype
     of_M = PRECISION if kept in CODES else torch.finfo(kept).eps
@@ -332,7 +335,7 @@ def accumulate_(b: Batch, where: Tensor | None = None, members: list[int] | None
 
     A covariance that takes in every k-th gradient alone has the decay β₃ᵏ.
     """
-    beta, gate = b.betas[2] ** _covariance_period(b), both(b.taken, where)
+    beta, gate = b.betas[2] ** covariance_period(b.method, b.group), both(b.taken, where)
     G = b.G if where is None else torch.where(b.broadcast(where), b.G, 0)
     keep = 1 - b.weight(beta, gate)
     everyone = list(range(len(b.items)))
@@ -386,29 +389,33 @@ def track_bases_(b: Batch) -> None:
     """
     tracked = b.method.basis is not None and b.method.basis.tracked
     known = ~b.fresh if tracked and b.fresh is not None else None
-    taken_in = _at(b, _covariance_period(b))
+    taken_in = _at(b, covariance_period(b.method, b.group))
     accumulate_(b, known, taken_in)
     if b.record is not None:
         b.record |= _drifts(b)
     if not tracked and b.fresh is not None:
         choose_bases_(b, b.fresh)
     due = _due(b)
-    if b.method.lean:
-        renew_(b, "basis", refresh_, due, known)
-        measure_along_bases_(b, sorted({*taken_in, *due}))
-        return
-    if not due:
-        return
-    if not tracked:
+    if due and tracked:
+        refresh_bases_(b, due, known)
+    elif due:
         renew_(b, "basis", eigenbasis_, due)
-        return
+    if b.method.lean:
+        measure_along_bases_(b, sorted({*taken_in, *due}))
+
+
+def refresh_bases_(b: Batch, due: list[int], known: Tensor | None) -> None:
+    """Turn the bases of some members towards their covariances, and what is kept in them along."""
     kept, mask = [], both(b.taken, known)
     if b.method.rotated and (b.Q_L is not None or b.Q_R is not None):  # M turns with its basis
         for some in _together(b, "exp_avg", due):
             M = _take(some, b.state["exp_avg"])
             kept.append((some, value(restore(M, *_bases_of(b, some)))))
     short = min(b.part.shape[-2:])
-    rank = b.counted(_ranks, short) if max(b.part.shape[-2:]) > short else torch.inf
+    rank: Number = torch.inf
+    sizes = [b.state[key].shape[-1] for key in BASES if key in b.names]
+    if max(sizes, default=short) > short:
+        rank = b.counted(_ranks, short, covariance_period(b.method, b.group))
     renew_(b, "basis", refresh_, due, known, rank=rank)
     for some, M in kept:
         new, old = project(M, *_bases_of(b, some)), _take(some, b.state["exp_avg"])
@@ -416,9 +423,9 @@ def track_bases_(b: Batch) -> None:
         b.state["exp_avg"][some] = new
 
 
-def _ranks(t: Number, short: int) -> Number:
-    """The largest rank that a sum of t gradients can give a covariance."""
-    return t * short
+def _ranks(t: Number, short: int, period: int) -> Number:
+    """The largest rank of a covariance after t steps: of the first gradient and those taken in."""
+    return (t if period == 1 else t // period + 2) * short
 
 
 def _bases_of(b: Batch, some: list[int]) -> tuple[Tensor | None, Tensor | None]:
@@ -440,11 +447,6 @@ def _due(b: Batch) -> list[int]:
 def _at(b: Batch, period: int) -> list[int]:
     """The members whose clock is at a multiple of this period."""
     return [i for i, e in enumerate(b.items) if e.clock > 0 and e.clock % period == 0]
-
-
-def _covariance_period(b: Batch) -> int:
-    """Steps between two gradients that the covariances take in."""
-    return b.group["covariance_every"] or b.method.covariance_every
 
 
 def renew_(
