@@ -399,6 +399,21 @@ def test_the_command_counts_state(capsys: pytest.CaptureFixture[str]) -> None:
         assert state.kept(name, shapes, "int8") < state.kept(name, shapes, None)
 
 
+@pytest.mark.parametrize("command", ["launches", "state"])
+def test_a_set_that_is_not_there_is_an_error(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        cli.main([command, "gtp2-small"])
+    assert "unknown shape set 'gtp2-small', did you mean 'gpt2-small'" in capsys.readouterr().err
+
+
+def test_the_first_step_is_timed_apart() -> None:
+    case = make_case("muon", SUBJECTS["muon"], random_gradients([(4, 6)], TINY), TINY)
+    seconds = [case.step() for _ in range(3)]
+    assert case.first == seconds[0]
+
+
 def test_the_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--help"]) == 0
     shown = capsys.readouterr().out

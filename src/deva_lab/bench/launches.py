@@ -10,7 +10,6 @@ is left out. Bytes are those of operands and results of every operator, as if no
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from functools import cache
@@ -23,8 +22,8 @@ from torch.utils._pytree import tree_leaves
 
 from deva_optim.optimizer import BaseOptimizer
 
-from .settings import Settings, SettingsError
-from .shapes import Shape, shape_set
+from .settings import Settings
+from .shapes import Shape, asked_for
 from .subjects import SUBJECTS
 
 NAMES: Final = ("adamw", "deva-linf", "muon", "deva", "deva-short", "deva-both", "soap")
@@ -83,14 +82,7 @@ def counted(name: str, shapes: Sequence[Shape], steps: int) -> tuple[float, floa
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Read the options and show a table for each set of shapes; returns the exit code."""
-    layout = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("deva bench launches", None, __doc__, formatter_class=layout)
-    parser.add_argument("shapes", nargs="*", default=["gpt2-small"], help="sets (gpt2-small)")
-    try:
-        sets = [shape_set(name) for name in parser.parse_args(argv).shapes]
-    except SettingsError as error:
-        parser.error(str(error))
-    for found in sets:
+    for found in asked_for("deva bench launches", __doc__, "gpt2-small", argv):
         weights = 4 * found.numel
         print(f"{found.name}: {len(found.shapes)} parameters, {found.numel:,} numbers")
         print(f"{'subject':<14}{'launches':>10}{'bytes / weights':>18}")

@@ -59,6 +59,7 @@ COLUMNS: Final = (
     Column("quartiles", lambda r, f, s: _span(r.timing.quartiles, _ms)),
     Column("mean", lambda r, f, s: _ms(r.timing.mean)),
     Column("worst", lambda r, f, s: _ms(r.timing.worst)),
+    Column("first", lambda r, f, s: _ms(r.timing.first)),
     Column("/ {baseline}", _ratio),
     Column("quartiles", _ratio_span),
     Column("state MB", lambda r, f, s: f"{r.state_bytes / 1e6:.2f}"),
@@ -72,7 +73,8 @@ COLUMNS: Final = (
 
 LEGEND: Final = """\
 ms a step; mean: median over rounds of a round's mean, refreshes included, and what ratios are of
-worst: median over rounds of a round's slowest step; peak: temporary memory / weights
+worst: median over rounds of a round's slowest step; first: the very first, which makes the state
+peak: temporary memory / weights
 rate: FLOP/s / sgemm peak; products: share of the time in matrix products, and their rate"""
 
 
@@ -171,6 +173,7 @@ def _plain(r: Result, one: SetResult, settings: Settings) -> dict[str, Any]:
         "quartiles": timing.quartiles,
         "mean": timing.mean,
         "worst": timing.worst,
+        "first": timing.first,
         "phases": timing.phases,
         "ratios": one.ratios(r.name, settings.baseline),
         "temporary": r.temporary,

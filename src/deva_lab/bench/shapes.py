@@ -6,7 +6,9 @@ projections are cut apart, as the routing of deva_optim does it.
 
 from __future__ import annotations
 
+import argparse
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -103,6 +105,19 @@ def shape_set(name: str) -> ShapeSet:
     model = SETS[base] if base in SETS else Model("one GPT block", gpt_block(int(width)))
     blocks = int(count or model.blocks)
     return ShapeSet(name, model.stem + blocks * model.block, model.against)
+
+
+def asked_for(
+    command: str, about: str | None, default: str, argv: Sequence[str] | None
+) -> list[ShapeSet]:
+    """The sets of shapes that the arguments of a command name; help and errors are argparse's."""
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(command, None, about, formatter_class=layout)
+    parser.add_argument("shapes", nargs="*", default=[default], help=f"sets ({default})")
+    try:
+        return [shape_set(name) for name in parser.parse_args(argv).shapes]
+    except SettingsError as error:
+        parser.error(str(error))
 
 
 def _positive(text: str) -> bool:

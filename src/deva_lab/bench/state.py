@@ -9,7 +9,6 @@ line has the GiB of a method with `state_dtype` left alone, torch.bfloat16 and "
 
 from __future__ import annotations
 
-import argparse
 import sys
 import warnings
 from collections.abc import Sequence
@@ -19,8 +18,8 @@ import torch
 
 from deva_optim.optimizer import BaseOptimizer
 
-from .settings import Settings, SettingsError
-from .shapes import Shape, shape_set
+from .settings import Settings
+from .shapes import Shape, asked_for
 from .subjects import SUBJECTS
 
 NAMES: Final = ("deva", "deva-soft", "deva-both", "muon", "soap", "adamw")
@@ -44,14 +43,7 @@ def kept(name: str, shapes: Sequence[Shape], dtype: torch.dtype | str | None) ->
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Read the options and show a table for each set of shapes; returns the exit code."""
-    layout = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("deva bench state", None, __doc__, formatter_class=layout)
-    parser.add_argument("shapes", nargs="*", default=["llama-8b"], help="sets (llama-8b)")
-    try:
-        sets = [shape_set(name) for name in parser.parse_args(argv).shapes]
-    except SettingsError as error:
-        parser.error(str(error))
-    for found in sets:
+    for found in asked_for("deva bench state", __doc__, "llama-8b", argv):
         weights = 4 * found.numel / 2**30
         print(f"{found.name}: {len(found.shapes)} parameters, {weights:.1f} GiB in float32")
         print(f"{'subject':<14}{'float32':>10}{'bfloat16':>10}{'int8':>10}")

@@ -26,6 +26,7 @@ class Case:
     Attributes:
         gradients: Sets of gradients that take turns, a tensor for each parameter.
         taken: How many steps have been taken.
+        first: The seconds of the first of them.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Case:
     optimizer: Optimizer
     device: str
     taken: int = 0
+    first: float = 0.0
 
     def step(self) -> float:
         """Take a step; returns its seconds. A peer may drop its gradients: they are set anew."""
@@ -45,8 +47,11 @@ class Case:
         start = time.perf_counter()
         self.optimizer.step()
         wait(self.device)
+        seconds = time.perf_counter() - start
+        if not self.taken:
+            self.first = seconds
         self.taken += 1
-        return time.perf_counter() - start
+        return seconds
 
 
 def random_gradients(shapes: Sequence[Shape], settings: Settings) -> list[list[Tensor]]:
@@ -79,9 +84,10 @@ def _matrices_of(G: Tensor) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of every step, round by round."""
+    """Seconds of every step, round by round, and of the very first, which makes the state."""
 
     rounds: tuple[tuple[float, ...], ...]
+    first: float = 0.0
 
     @property
     def steps(self) -> list[float]:
@@ -142,7 +148,7 @@ def measure(
             say(f"round {i + 1} of {settings.rounds}: {case.name}")
             with _without_collection():
                 rounds[case.name].append(tuple(case.step() for _ in range(settings.steps)))
-    return {name: Timing(tuple(turns)) for name, turns in rounds.items()}
+    return {case.name: Timing(tuple(rounds[case.name]), case.first) for case in cases}
 
 
 @contextmanager
