@@ -18,9 +18,11 @@ from torch import Tensor
 from .linalg import (
     Product,
     Term,
+    compact,
     frobenius,
-    in_range,
+    host_sees,
     inverse_norm,
+    ordinary_norms,
     symmetric_products,
     value,
 )
@@ -140,9 +142,8 @@ def _normalized(A: Tensor, safety: float, *, scratch: bool) -> Tensor:
 
     A matrix whose norm is below the smallest normal number is rounding, and becomes zero.
     """
-    norm = safety * frobenius(A)
-    norm = norm.masked_fill(norm < torch.finfo(A.dtype).tiny, torch.inf)
-    return torch.div(A, norm, out=A if scratch else None)
+    norm = frobenius(A, zero=torch.inf)
+    return torch.div(A, norm if safety == 1 else safety * norm, out=A if scratch else None)
 
 
 def _soften(A: Tensor, dtype: torch.dtype) -> Tensor:
@@ -191,24 +192,29 @@ def soft_in_basis(B: Tensor, Q: Tensor | None, w: Tensor) -> Tensor:
         S = times(Q * w.mT, Q.mT)
     if S is not None and m < 3 * n:
         B, S = torch.bmm(S, B), None
-    K = times(B, B.mT)
-    if not in_range(K):
+    K = _ridged(B, S) if host_sees(B.device) else None
+    norm = None if K is None else ordinary_norms(K, keepdim=True)
+    if K is None or norm is None:  # on an accelerator the host would have to wait for the norm
         B = _normalized(B, 1.0, scratch=False)
-        K = times(B, B.mT)
-    F = _soft_factor(K if S is None else times(torch.bmm(S, K), S))
+        K = _ridged(B, S)
+        norm = frobenius(K, zero=torch.inf)
+    F = _by_gram(K.div_(compact(norm)), soft_quintics(n))
     U = torch.bmm(F if S is None else torch.bmm(F, S), B)
     U.mul_(math.sqrt(n) * inverse_norm(U))
     return U.reshape(shape)
 
 
-def _soft_factor(K: Tensor) -> Tensor:
-    """(K + c² I)^(−½) up to a factor, c² being the mean eigenvalue of K; B×n×n, K is used up.
+def _ridged(B: Tensor, S: Tensor | None) -> Tensor:
+    """K + c² I with K = S B Bᵀ S, c² being the mean eigenvalue of K; B×n×n.
 
-    Over its Frobenius norm K + c² I has no eigenvalue above 1, and none below about 1 / (n + 1).
+    Over its Frobenius norm it has no eigenvalue above 1, and none below about 1 / (n + 1).
     """
+    times = symmetric_products(B.shape[-2], B.device)
+    K = times(B, B.mT)
+    K = K if S is None else times(torch.bmm(S, K), S)
     diagonal = K.diagonal(dim1=-2, dim2=-1)
     diagonal.add_(diagonal.mean(-1, keepdim=True))
-    return _by_gram(_normalized(K, 1.0, scratch=True), soft_quintics(K.shape[-1]))
+    return K
 
 
 @cache

@@ -240,14 +240,19 @@ def norms(tensors: list[Tensor], dtype: torch.dtype) -> Tensor:
 
 def matrix_norms(X: Tensor, *, keepdim: bool = False) -> Tensor:
     """The Frobenius norm of each matrix of a batch, in the precision of `scalar_dtype`."""
-    if host_sees(X.device):
-        dtype = torch.float64 if X.dtype == torch.float64 else torch.float32
-        norm: Tensor = torch.linalg.vector_norm(X, dim=(-2, -1), keepdim=keepdim, dtype=dtype)
-        low, high = ORDINARY[dtype]
-        least, most = norm.aminmax()
-        if low < least.item() and most.item() < high:
-            return norm.double()
-    return _careful_norm(X, (-2, -1), keepdim)
+    norm = ordinary_norms(X, keepdim=keepdim)
+    return _careful_norm(X, (-2, -1), keepdim) if norm is None else norm.double()
+
+
+def ordinary_norms(X: Tensor, *, keepdim: bool = False) -> Tensor | None:
+    """The norms, if the host sees that no square in them has underflown or overflown."""
+    if not host_sees(X.device):
+        return None
+    dtype = torch.float64 if X.dtype == torch.float64 else torch.float32
+    norm: Tensor = torch.linalg.vector_norm(X, dim=(-2, -1), keepdim=keepdim, dtype=dtype)
+    low, high = ORDINARY[dtype]
+    least, most = norm.aminmax()
+    return norm if low < least.item() and most.item() < high else None
 
 
 def _careful_norm(X: Tensor, dim: tuple[int, ...], keepdim: bool) -> Tensor:
@@ -261,25 +266,21 @@ def _careful_norm(X: Tensor, dim: tuple[int, ...], keepdim: bool) -> Tensor:
     return found if keepdim else found.squeeze(dim)
 
 
-def in_range(K: Tensor) -> bool:
-    """Whether the host sees that no square in Gram matrices K has underflown or overflown."""
-    if not host_sees(K.device):
-        return False
-    low, high = ORDINARY[K.dtype]
-    least, most = K.diagonal(dim1=-2, dim2=-1).sum(-1).aminmax()
-    return bool(low**2 < least.item() and most.item() < high**2)
+def frobenius(X: Tensor, *, zero: float = 0.0) -> Tensor:
+    """The Frobenius norm of each matrix, in the dtype of X; …×1×1, or 0-D if there is one.
 
-
-def frobenius(X: Tensor) -> Tensor:
-    """The Frobenius norm of each matrix, in the dtype of X; …×1×1, or 0-D if there is one."""
-    norm = matrix_norms(X, keepdim=True).to(X.dtype)
-    return norm.reshape(()) if norm.numel() == 1 else norm
+    For what is below the smallest normal number, and is rounding, `zero` stands.
+    """
+    norm = ordinary_norms(X, keepdim=True)
+    if norm is None:
+        norm = _careful_norm(X, (-2, -1), True).to(X.dtype)
+        norm = norm.masked_fill(norm < torch.finfo(norm.dtype).tiny, zero)
+    return compact(norm)
 
 
 def inverse_norm(X: Tensor) -> Tensor:
     """1 / ‖X‖ for each matrix, and 0 for a zero matrix; …×1×1, or 0-D if there is one."""
-    norm = frobenius(X)
-    return norm.masked_fill(norm < torch.finfo(norm.dtype).tiny, torch.inf).reciprocal_()
+    return frobenius(X, zero=torch.inf).reciprocal_()
 
 
 # Q of a QR decomposition, in place and made of matrix products ----------------------------------

@@ -377,8 +377,8 @@ def measure_along_bases_(b: Batch, members: list[int]) -> None:
     """r ← diag(Qᵀ L Q)."""
     for side in SIDES:
         for some in _together(b, f"basis_{side}", members):
-            with b.some(f"covariance_{side}", some) as L, b.some(f"basis_{side}", some) as Q:
-                b.state["variance_short"][some] = rayleigh(L, Q)
+            L, Q = (_gathered(b, f"{name}_{side}", some) for name in ("covariance", "basis"))
+            _put_(b.state["variance_short"], some, rayleigh(L, Q))
 
 
 def track_bases_(b: Batch) -> None:
@@ -420,7 +420,7 @@ def refresh_bases_(b: Batch, due: list[int], known: Tensor | None) -> None:
     for some, M in kept:
         new, old = project(M, *_bases_of(b, some)), _take(some, b.state["exp_avg"])
         new = new if mask is None else torch.where(over(_take(some, mask), new), new, old)
-        b.state["exp_avg"][some] = new
+        _put_(b.state["exp_avg"], some, new)
 
 
 def _ranks(t: Number, short: int, period: int) -> Number:
@@ -430,12 +430,14 @@ def _ranks(t: Number, short: int, period: int) -> Number:
 
 def _bases_of(b: Batch, some: list[int]) -> tuple[Tensor | None, Tensor | None]:
     """Q_L and Q_R of some members, as the parameters have them now."""
-    found: list[Tensor | None] = []
-    for key in BASES:
-        tensors = b.tensors(key) if key in b.names else None
-        chosen = None if tensors is None else [tensors[i] for i in some]
-        found.append(None if chosen is None else gather(chosen, b.dtype))
-    return found[0], found[1]
+    Q_L, Q_R = (_gathered(b, key, some) if key in b.names else None for key in BASES)
+    return Q_L, Q_R
+
+
+def _gathered(b: Batch, key: str, some: list[int]) -> Tensor:
+    """A state of some members, stacked, as the parameters have it now."""
+    tensors = b.tensors(key)
+    return gather([tensors[i] for i in some], b.dtype)
 
 
 def _due(b: Batch) -> list[int]:
@@ -525,3 +527,11 @@ def _take(some: list[int], X: _T) -> _T:
     if len(some) == 1:
         return X[some[0] : some[0] + 1]
     return torch.stack([X[i] for i in some])
+
+
+def _put_(X: Tensor, some: list[int], new: Tensor) -> None:
+    """Give some members of a stacked tensor new values."""
+    if len(some) == len(X):
+        X.copy_(new)
+    else:
+        X[some] = new
