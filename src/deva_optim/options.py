@@ -66,6 +66,10 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+_compile = _must_be(
+    "True, False or the name of a backend of torch.compile",
+    lambda x: isinstance(x, bool) or x in torch.compiler.list_backends(exclude_tags=()),
+)
 _any = _must_be("anything", lambda x: True)
 _flag = _must_be("True or False", lambda x: isinstance(x, bool), TypeError)
 _flag_or_none = _must_be("None, True or False", lambda x: x in (None, True, False), TypeError)
@@ -173,6 +177,9 @@ OPTIONS: Final[Mapping[str, Option]] = {
     "foreach": Option(_flag_or_none, None,
         "False updates one tensor at a time. True and None update tensors of one shape together, "
         "where they are small enough for that to be faster."),
+    "compile": Option(_compile, False,
+        "Compute the update of each shape by a graph of `torch.compile`: True, or the name of a "
+        "backend. The first steps take longer, by some seconds for each shape."),
     "fused": Option(_flag_or_none, ABSENT,
         "Accepted for the sake of code that was written for `torch.optim`; it changes nothing."),
     "amsgrad": Option(_unsupported, ABSENT,
@@ -187,7 +194,7 @@ OPTIONS: Final[Mapping[str, Option]] = {
         "Steps between two refreshes of a basis."),
     "covariance_every": Option(_optional(_count), None,
         "Steps between two gradients that the covariances take in; their decay is that of as many "
-        'steps. None is 2 for `variant="lean"` and 1 for all others.'),
+        'steps. None is 5 for `variant="lean"` and 1 for all others.'),
     "stagger": Option(_flag, True,
         "Refresh the bases of different parameters at different steps; False refreshes all of them "
         "at the same step."),

@@ -399,6 +399,17 @@ def test_the_command_counts_state(capsys: pytest.CaptureFixture[str]) -> None:
         assert state.kept(name, shapes, "int8") < state.kept(name, shapes, None)
 
 
+def test_what_is_ours_is_measured_once_more_compiled(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    only = ["--only", "muon", "plain-muon", "--compile", "eager"]
+    assert step.main(["gpt-6", *TINY_OPTIONS, *only, "--out", str(tmp_path / "a")]) == 0
+    (found,) = json.loads((tmp_path / "a.json").read_text())["sets"]
+    names = [result["name"] for result in found["results"]]
+    assert names == ["muon", "plain-muon", "muon-compiled"]
+    assert "muon-compiled" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("command", ["launches", "state"])
 def test_a_set_that_is_not_there_is_an_error(
     command: str, capsys: pytest.CaptureFixture[str]

@@ -182,6 +182,7 @@ BAD_VALUES: list[tuple[Kwargs, type[Exception], str]] = [
     ({"sign_stabilize": "yes"}, TypeError, "sign_stabilize must be True or False, got 'yes'"),
     ({"skip_first": 0}, TypeError, "skip_first must be True or False, got 0"),
     ({"foreach": "yes"}, TypeError, "foreach must be None, True or False, got 'yes'"),
+    ({"compile": "indctor"}, ValueError, "or the name of a backend of torch.compile, got 'indct"),
 ]
 UNSUPPORTED = ("fused", "capturable", "differentiable", "amsgrad")
 

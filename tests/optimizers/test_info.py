@@ -43,11 +43,11 @@ class TestOptimizerInfo(DescribedTestCase):
         """test_optim_infos_do_not_specify_global_cliquey_kwargs, and nothing else is left out."""
         inputs = optim_info.optim_inputs_func(device=device)
         given = {key for x in inputs for key in x.kwargs}
-        # What concerns several ranks takes processes: see tests/distributed; rates of their own and
-        # what is refused: see tests/test_loops.py.
+        # What concerns several ranks takes processes: see tests/distributed; graphs: see
+        # tests/test_compile.py; rates of their own and what is refused: see tests/test_loops.py.
         elsewhere = {
             *("process_group", "wire_dtype", "foreach", "amsgrad", "capturable", "differentiable"),
-            *("rest_lr", "rest_weight_decay", "embedding_lr", "head_lr"),
+            *("rest_lr", "rest_weight_decay", "embedding_lr", "head_lr", "compile"),
         }
         assert given == options_of(optim_info.optim_cls) - elsewhere
 

@@ -28,6 +28,7 @@ class Settings:
         warmup: Steps before the first round; what is compiled needs two refreshes to settle.
         refresh_every: Steps between two refreshes of a basis, for every method that has one.
         gradients: How many random gradients take turns; one alone would leave covariances singular.
+        compile: The backend by which each of ours is measured once more, compiled; None is none.
         profile: Whether to count FLOPs and memory and to profile, after the timing.
         threads: Threads of torch; 0 leaves its own choice.
         peak_size: n of the n×n×n product that the machine's peak is measured with.
@@ -43,6 +44,7 @@ class Settings:
     warmup: int = 21
     refresh_every: int = 10
     gradients: int = 3
+    compile: str | None = None
     profile: bool = True
     threads: int = 0
     device: str = "cpu"

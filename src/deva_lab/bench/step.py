@@ -26,7 +26,7 @@ from .report import document, growth_table, listing, table, write_json
 from .results import SetResult, measure_set
 from .settings import Settings, SettingsError, matching, unknown
 from .shapes import shape_set
-from .subjects import SUBJECTS
+from .subjects import SUBJECTS, compiled
 
 OUT: Final = Path("runs/bench/step")
 NUMBERS: Final = (
@@ -39,6 +39,8 @@ Say = Callable[[str], None]
 def run(settings: Settings, out: Path = OUT, show: Say = print, say: Say = lambda _: None) -> bool:
     """Measure, show tables and checks, write files; returns whether all checks hold."""
     subjects = [SUBJECTS[name] for name in matching(settings.only, SUBJECTS, kind="subject")]
+    if settings.compile is not None:
+        subjects += [compiled(s, settings.compile) for s in subjects if s.kind == "ours"]
     if settings.baseline not in SUBJECTS:
         raise SettingsError(unknown("baseline", settings.baseline, SUBJECTS))
     sets = [shape_set(name) for name in settings.sets]
@@ -86,6 +88,8 @@ def parser() -> argparse.ArgumentParser:
     for name in NUMBERS:
         value = getattr(default, name)
         add(f"--{name.replace('_', '-')}", type=int, default=value, help="(%(default)s)")
+    add("--compile", nargs="?", const="inductor", metavar="BACKEND",
+        help="measure each of ours once more, compiled (inductor)")  # fmt: skip
     add("--device", default=default.device, help="(%(default)s)")
     add("--no-profile", action="store_true", help="time alone: no FLOPs, no peak, no profile")
     add("--out", type=Path, default=OUT, help="where to write, without suffix (%(default)s)")
@@ -106,6 +110,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
         dims=options.dims,
         only=tuple(options.only),
         baseline=options.baseline,
+        compile=options.compile,
         profile=not options.no_profile,
         device=options.device,
         **{name: getattr(options, name) for name in NUMBERS},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -157,3 +157,15 @@ _ROWS: Final = (
 
 SUBJECTS: Final[dict[str, Subject]] = {row.name: row for row in _ROWS}
 """Every subject by name, in the order of the table."""
+
+
+def compiled(subject: Subject, backend: str) -> Subject:
+    """One of ours that computes its updates by graphs of torch.compile."""
+
+    def build(params: list[Tensor], s: Settings) -> Optimizer:
+        optimizer = subject.build(params, s)
+        for group in optimizer.param_groups:
+            group["compile"] = backend
+        return optimizer
+
+    return replace(subject, name=f"{subject.name}-compiled", build=build)

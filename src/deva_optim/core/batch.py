@@ -37,6 +37,7 @@ _AVERAGES: Final = (
     *("exp_avg", "exp_avg_sq", "exp_avg_rows", "exp_avg_cols"),
     *("variance_short", "variance_long", "iterate_avg"),
 )
+_MEASURED: Final = "variance_short"  # of a covariance, if there is a basis, and no average then
 _STATE: Final = (
     *_AVERAGES,
     *("covariance_left", "covariance_right", "basis_left", "basis_right"),
@@ -140,10 +141,12 @@ class Kind:
         finite: Whose gradient is finite, bool; None if all are known to be.
         masked: Whether a matrix of any of them may have a gradient of zero.
         scaled: Whether any of their units is another than 1.
+        compiled: Whether the update is compiled, so that no number may be a constant of a step.
     """
 
     def __init__(self, items: list[Item], index: int) -> None:
         self.items, self.index = items, index
+        self.compiled = bool(items[0].reading.group["compile"])
         self.suffix, self.dtype = items[0].reading.suffixes[index], items[0].reading.dtype
         self.finite: Tensor | None = None
         if items[0].finite is not None:
@@ -164,7 +167,7 @@ class Kind:
 
     def _count(self) -> Number:
         idle = [e.state[key] for e in self.items if (key := "idle" + self.suffix) in e.state]
-        if self.finite is None and not idle:
+        if self.finite is None and not idle and not self.compiled:
             counts = {e.state["step"].item() for e in self.items}
             if len(counts) == 1:
                 return float(max(counts.pop(), 1))
@@ -284,8 +287,9 @@ class Batch:
 
     def write_back(self) -> None:
         """Return the averages, which the step has changed, to the parameters they came from."""
+        based = self.Q_L is not None or self.Q_R is not None
         for key, X in self.state.items():
-            if key not in _AVERAGES:
+            if key not in _AVERAGES or (based and key == _MEASURED):
                 continue
             dtype = self._first[self.names[key]].dtype
             if dtype in CODES:
@@ -300,6 +304,10 @@ class Batch:
                 self.part.fold(whole).copy_(x)
                 x = whole
             encode_(e.state, key, x)
+
+    def count(self) -> None:
+        """Count the steps: a graph cannot."""
+        _ = self._kind.t
 
     def counted(self, function: Callable[..., Number], *settings: Any) -> Number:
         """function(t, …) of the counts of steps, shaped to multiply the batch."""
@@ -354,8 +362,8 @@ def batches(items: Iterable[Item]) -> Iterator[Batch]:
         index, size = key[-1], _most(members[0])
         kind = Kind(members, index)
         # Where matrices begin or rest, their counts of steps change during the step, so that such a
-        # batch shares no numbers with others.
-        apart = members[0].waiting > 0 or kind.masked
+        # batch shares no numbers with others; nor does one whose numbers are part of a graph.
+        apart = members[0].waiting > 0 or kind.masked or kind.compiled
         for start in range(0, len(members), size):
             some = slice(start, start + size)
             if apart:

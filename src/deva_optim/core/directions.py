@@ -132,7 +132,7 @@ def fast_dtype(X: Tensor) -> torch.dtype:
     return X.dtype
 
 
-@cache
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _has_bfloat16() -> bool:
     return bool(torch.cuda.is_bf16_supported(including_emulation=False))
 
@@ -175,8 +175,10 @@ def soft_steps(n: int) -> int:
     return max(1, math.ceil(math.log(0.7 * math.sqrt(2 * n), JORDAN[0])))
 
 
-def soft_in_basis(B: Tensor, Q: Tensor | None, w: Tensor) -> Tensor:
-    """Q · softsign(W B) with W = diag(w) Qᵀ, for B …×n×m with n ≤ m, at the norm √n; w is …×n×1.
+def soft_in_basis(B: Tensor, Q: Tensor | None, w: Tensor) -> tuple[Tensor, Tensor]:
+    """Q · softsign(W B) with W = diag(w) Qᵀ, for B …×n×m with n ≤ m; w is …×n×1.
+
+    Returns it up to a factor, and the factor that brings each matrix to the norm √n.
 
     In the coordinates of B that is (K + c² I)^(−½) S B with S = Q diag(w) Qᵀ and K = S B Bᵀ S. On a
     long rectangle two products are of full size and everything else is n×n; on what is nearly a
@@ -199,9 +201,8 @@ def soft_in_basis(B: Tensor, Q: Tensor | None, w: Tensor) -> Tensor:
         K = _ridged(B, S)
         norm = frobenius(K, zero=torch.inf)
     F = _by_gram(K.div_(compact(norm)), soft_quintics(n))
-    U = torch.bmm(F if S is None else torch.bmm(F, S), B)
-    U.mul_(math.sqrt(n) * inverse_norm(U))
-    return U.reshape(shape)
+    U = torch.bmm(F if S is None else torch.bmm(F, S), B).reshape(shape)
+    return U, math.sqrt(n) * inverse_norm(U)
 
 
 def _ridged(B: Tensor, S: Tensor | None) -> Tensor:
@@ -217,11 +218,16 @@ def _ridged(B: Tensor, S: Tensor | None) -> Tensor:
     return K
 
 
-@cache
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def soft_quintics(n: int) -> tuple[Quintic, ...]:
     """The fewest of the best quintics that lift 1 / √(n + 1) … 1 to 0.6 … 1.4."""
+    return _fewest_quintics(1 / math.sqrt(n + 1))
+
+
+@cache
+def _fewest_quintics(least: float) -> tuple[Quintic, ...]:
     found: list[Quintic] = []
-    least, most = 1 / math.sqrt(n + 1), 1.0
+    most = 1.0
     while not found or most > 1.4:
         quintic, error = best_quintic(least, most)
         least, most = 1 - error, 1 + error

@@ -46,8 +46,8 @@ def scalar_dtype(device: torch.device) -> torch.dtype:
 
 
 def host_sees(device: torch.device) -> bool:
-    """Whether the host may look at a value without waiting for the device."""
-    return device.type == "cpu"
+    """Whether the host may look at a value: not while it compiles, nor if it would have to wait."""
+    return device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 # Lazy products ----------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ def add_gram_(L: Tensor, A: Tensor, *, keep: Number, weight: float) -> None:
 
 def symmetric_products(n: int, device: torch.device) -> Callable[[Tensor, Tensor], Tensor]:
     """What multiplies batches of A and B whose products A B, n×n, are known to be symmetric."""
-    return half_product if n >= _SYMMETRIC_FROM and host_sees(device) else torch.bmm
+    return half_product if n >= _SYMMETRIC_FROM and device.type == "cpu" else torch.bmm
 
 
 def half_product(A: Tensor, B: Tensor) -> Tensor:
@@ -300,7 +300,7 @@ def orthonormalise_(A: Tensor, noise: Tensor | None = None) -> Tensor | None:
     """
     n, shape = A.shape[-1], A.shape[:-1]
     A = A.view(-1, n, n)
-    if n < _PANELS_FROM or not host_sees(A.device):  # elsewhere calls cost more than copies
+    if n < _PANELS_FROM or A.device.type != "cpu":  # elsewhere calls cost more than copies
         R, tau = torch.geqrf(A)
         A.copy_(torch.linalg.householder_product(R, tau))
         return None if noise is None else _rounding(R, noise.view(-1, 1)).view(shape)

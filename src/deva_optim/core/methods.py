@@ -142,7 +142,7 @@ _ROWS: Final = (
     Method("deva-sinf-factored",      TRACKED,      "msign",   FACTORED,      spectral_scale, "deva-linf", _DEVA,    rests=True),
     Method("deva-sinf-instantaneous", TRACKED,      "msign",   INSTANTANEOUS, spectral_scale, "deva-linf", _DEVA,    rests=True),
     Method("deva-sinf-whitened",      TRACKED,      "msign",   WHITENING,     spectral_scale, "deva-linf", _DEVA,    rests=True, rotated=True, whitens=True),
-    Method("deva-sinf-lean",          TRACKED,      "msign",   LEAN,          spectral_scale, "deva-linf", _DEVA,    rests=True, whitens=True, lean=True, covariance_every=2),
+    Method("deva-sinf-lean",          TRACKED,      "msign",   LEAN,          spectral_scale, "deva-linf", _DEVA,    rests=True, whitens=True, lean=True, covariance_every=5),
     Method("shampoo",                 INVERSE_ROOT, "sign",    ADAM,          unit_scale,     "adamw",     _SHAMPOO),
     Method("shampoo-ungrafted",       INVERSE_ROOT, "sign",    None,          unit_scale,     "adamw",     _SHAMPOO),
     Method("splus",                   DECOMPOSED,   "sign",    None,          unit_scale,     "splus-vector", _SPLUS, rests=True,

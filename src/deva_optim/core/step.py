@@ -17,7 +17,8 @@ in an underscore change the state of the batch they are given.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
+from types import FunctionType
 from typing import TypeVar
 
 import torch
@@ -46,6 +47,7 @@ from .linalg import (
     average_,
     both,
     frobenius,
+    host_sees,
     inverse_norm,
     matrix_norms,
     over,
@@ -80,15 +82,41 @@ def advance_(b: Batch) -> None:
         elif basis.tracked and b.fresh is not None:
             accumulate_(b, where=b.fresh)  # 2  the first gradient chooses the basis
             choose_bases_(b, b.fresh)
-    M, D = momentum_(b)  # 1
-    update = rooted_ if has_roots else lean_ if b.method.lean else update_
-    U, kappa = update(b, M, D)  # 3–5
+    steady = b.fresh is None and b.nonzero is None and b.record is None
+    U, kappa = compiled(b) if steady and b.group["compile"] else computed(b)
     write_(b, U, kappa)  # 5
     if b.method.averages:
         average_iterates_(b)
     if basis is not None and not has_roots:
         track_bases_(b)  # 6
     b.write_back()
+
+
+def computed(b: Batch) -> tuple[Term, Number]:
+    """The update and κ; the averages take in the gradient."""
+    M, D = momentum_(b)  # 1
+    if b.method.lean:
+        return lean_(b, M, D)  # 3–5
+    rooted = b.method.basis is not None and b.method.basis.includes_gradient
+    return rooted_(b, M, D) if rooted else update_(b, M, D)
+
+
+def compiled(b: Batch) -> tuple[Term, Number]:
+    """What `computed` returns, by one graph of torch.compile for each shape.
+
+    The learning rate and the weight decay are no part of it, and counts of steps come as tensors,
+    so that nothing is compiled again when they change.
+    """
+    b.count()
+    backend = "inductor" if b.group["compile"] is True else b.group["compile"]
+    return _graph(backend, b.method.name, b.G.shape, b.dtype, b.G.device)(b)
+
+
+@cache
+def _graph(backend: str, *key: object) -> Callable[[Batch], tuple[Term, Number]]:
+    """What is compiled for a key, a function of its own: torch compiles each but a few times."""
+    own = FunctionType(computed.__code__.replace(), globals())
+    return torch.compile(own, fullgraph=True, dynamic=False, backend=backend)
 
 
 # 1  The momentum, and what it shows the direction -------------------------------------------------
@@ -219,23 +247,24 @@ def lean_(b: Batch, M: Tensor, D: Tensor) -> tuple[Term, Number]:
     if Q is None:
         for average, squares in zip((r, c), adaptation.measure(G), strict=True):
             average_(average, squares, weight)
-    else:  # r is that of the covariance
+    else:  # r is that of the covariance, which changes after the update
         average_(c, column_squares(G), weight)
     # r is known to a few roundings of its mean, and has no part of what rounding makes of M.
     kept = b.items[0].state["exp_avg"].dtype
     of_M = PRECISION if kept in CODES else torch.finfo(kept).eps
     eps = max(b.group["eps"], 8 * torch.finfo(b.dtype).eps, of_M**2)
+    size: Number = 1.0
     if b.group["msign"] == "soft" and b.group["msign_dtype"] in (None, b.dtype):
         columns = inverse_root(c, eps)
         B = D_ * columns if D is M else D_.mul_(columns)
-        U = soft_in_basis(B, Q, inverse_root(r, eps))
+        U, size = soft_in_basis(B, Q, inverse_root(r, eps))
         if b.record is not None:
-            b.record["msign_error"] = msign_error(U)
+            b.record["msign_error"] = msign_error(U * size)
     else:
         gamma = value(adaptation.gamma(Evidence(None, (), (r, c), 1.0, eps)))
         O = direction(b, gamma.mul_(project(D_, Q, None)))
         U = value(restore(value(O), Q, None))
-    return (U.mT if tall else U), 1.0
+    return (U.mT if tall else U), size
 
 
 def rooted_(b: Batch, M: Tensor, D: Tensor) -> tuple[Term, Number]:
@@ -258,17 +287,21 @@ def write_(b: Batch, U: Term, kappa: Number) -> None:
         b.record["update_ratio"] = update_ratio(factor * written, b.weights())
     if b.decays is not None:
         shrink = b.broadcast(b.decays).to(b.dtype) * shrink
+    factors = [factor] * len(b.items)
     if b.gate is not None:
-        U, factor = scaled(U, factor, where=b.broadcast(b.gate)), 1.0
+        U, factors = scaled(U, factor, where=b.broadcast(b.gate)), [1.0] * len(b.items)
     elif isinstance(factor, Tensor):
-        U, factor = scaled(U, factor), 1.0
+        if factor.numel() == len(b.items) and host_sees(factor.device):
+            factors = factor.flatten().tolist()
+        else:
+            U, factors = scaled(U, factor), [1.0] * len(b.items)
     U = U if len(b.items) == 1 else value(U)
     for i, item in enumerate(b.items):
         X = item.param if b.plain else b.part.slice(item.param)
         wide = X.to(b.dtype) if b.plain else b.part.cut(X).to(b.dtype)
         mine = U[i : i + 1] if isinstance(U, Tensor) else U
         lost = shrink[i : i + 1] if isinstance(shrink, Tensor) and shrink.ndim else shrink
-        add_(wide.unsqueeze(0), mine, keep=1 - lost, weight=-factor)
+        add_(wide.unsqueeze(0), mine, keep=1 - lost, weight=-factors[i])
         if wide.data_ptr() != X.data_ptr():  # a copy: in half precision, or not laid out for it
             X.copy_(item.stored(b.part.unfold(wide, item.param), b.index))
 
@@ -371,14 +404,16 @@ def choose_by_iteration_(b: Batch, fresh: Tensor) -> None:
         renew_(b, "basis", refresh_, everyone, fresh)
     b.Q_L, b.Q_R = _bases_of(b, everyone)
     measure_along_bases_(b, everyone)
+    b.state["variance_short"] = _gathered(b, "variance_short", everyone)
 
 
 def measure_along_bases_(b: Batch, members: list[int]) -> None:
-    """r ← diag(Qᵀ L Q)."""
+    """r ← diag(Qᵀ L Q), for the next step."""
     for side in SIDES:
         for some in _together(b, f"basis_{side}", members):
             L, Q = (_gathered(b, f"{name}_{side}", some) for name in ("covariance", "basis"))
-            _put_(b.state["variance_short"], some, rayleigh(L, Q))
+            kept = b.tensors("variance_short")
+            torch._foreach_copy_([kept[i] for i in some], list(rayleigh(L, Q).unbind()))
 
 
 def track_bases_(b: Batch) -> None:
@@ -390,7 +425,8 @@ def track_bases_(b: Batch) -> None:
     tracked = b.method.basis is not None and b.method.basis.tracked
     known = ~b.fresh if tracked and b.fresh is not None else None
     taken_in = _at(b, covariance_period(b.method, b.group))
-    accumulate_(b, known, taken_in)
+    if taken_in:
+        accumulate_(b, known, taken_in)
     if b.record is not None:
         b.record |= _drifts(b)
     if not tracked and b.fresh is not None:
@@ -400,7 +436,7 @@ def track_bases_(b: Batch) -> None:
         refresh_bases_(b, due, known)
     elif due:
         renew_(b, "basis", eigenbasis_, due)
-    if b.method.lean:
+    if b.method.lean and (taken_in or due):
         measure_along_bases_(b, sorted({*taken_in, *due}))
 
 
@@ -420,7 +456,7 @@ def refresh_bases_(b: Batch, due: list[int], known: Tensor | None) -> None:
     for some, M in kept:
         new, old = project(M, *_bases_of(b, some)), _take(some, b.state["exp_avg"])
         new = new if mask is None else torch.where(over(_take(some, mask), new), new, old)
-        _put_(b.state["exp_avg"], some, new)
+        b.state["exp_avg"][some] = new
 
 
 def _ranks(t: Number, short: int, period: int) -> Number:
@@ -527,11 +563,3 @@ def _take(some: list[int], X: _T) -> _T:
     if len(some) == 1:
         return X[some[0] : some[0] + 1]
     return torch.stack([X[i] for i in some])
-
-
-def _put_(X: Tensor, some: list[int], new: Tensor) -> None:
-    """Give some members of a stacked tensor new values."""
-    if len(some) == len(X):
-        X.copy_(new)
-    else:
-        X[some] = new

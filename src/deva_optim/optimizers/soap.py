@@ -51,6 +51,7 @@ class SOAP(BaseOptimizer):
         *,
         maximize: bool = False,
         foreach: bool | None = None,
+        compile: bool | str = False,
         refresh_every: int = 10,
         stagger: bool = True,
         sides: Sides = "both",
