@@ -51,10 +51,10 @@ class Plan:
 
 
 def planned(size: int, shapes: Sequence[Shape] = LLAMA_70B) -> Plan:
-    """The plan for so many ranks, with DeVA's one basis a matrix."""
-    group = {**DEFAULTS, "sides": "short"}
+    """The plan for so many ranks, with DeVA as it comes."""
     read = {shape: parts(shape, "auto", None, -2) for shape in shapes}
-    costs = [step_cost(read[shape], METHODS["deva-sinf"], group) for shape in shapes]
+    group = dict(DEFAULTS)
+    costs = [step_cost(read[shape], METHODS["deva-sinf-lean"], group) for shape in shapes]
     load = [0] * size
     found = share_out(costs, load)
     busiest = load.index(max(load))
