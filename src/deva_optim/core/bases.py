@@ -121,8 +121,7 @@ def refresh_(L: Tensor, Q: Tensor, *, rank: Number = torch.inf) -> None:
             _reorder_(A, last.argsort(-1))
     except LinAlgError:
         A.fill_(torch.nan)
-    _reorder_(A, order.argsort(-1))
-    Q.copy_(A)
+    Q.scatter_(-1, order.unsqueeze(-2).expand_as(Q), A)  # column i to where it came from
     if Q.device.type == "cpu" and not Q.sum().isfinite():
         Q.copy_(torch.eye(Q.shape[-1], dtype=Q.dtype))
         eigenbasis_(L, Q)
