@@ -10,7 +10,7 @@ from io import TextIOWrapper
 from typing import Any, Final
 
 from .config import with_config
-from .errors import LostWorker, MissingExtra, UsageError
+from .errors import FailedRuns, LostWorker, MissingExtra, UsageError
 from .extras import extra_of, require
 from .usage import bench, compare, completion, data, methods, race, report, reproduce, train
 
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if missing is None:
             raise
         return _say_missing(options.command, missing)
-    except LostWorker as error:
+    except (FailedRuns, LostWorker) as error:
         print(f"deva: {error}", file=sys.stderr)
         return 1
     except BrokenPipeError:  # the reader of the output has left, as `head` does

@@ -14,13 +14,14 @@ def headline(rows: Sequence[Row]) -> str:
     """One sentence: what the best optimizer did, compared with the baseline."""
     ended = [row for row in rows if math.isfinite(row.final)]
     if not ended:
-        return "Every optimizer diverged." if rows else "There are no results."
+        return _none_ended(rows) if rows else "There are no results."
     best, *others = ended
     baseline = next(row for row in rows if row.baseline)
     if len(rows) == 1:
         return f"{name(best.label)} ended at a validation loss of {_loss(best, rows)}."
-    if baseline.diverged:
-        return f"{name(baseline.label)} diverged; {name(best.label)} ended lowest."
+    if baseline not in ended:
+        lost = "diverged" if baseline.diverged else "failed"
+        return f"{name(baseline.label)} {lost}; {name(best.label)} ended lowest."
     if best.baseline:
         return _baseline_is_best(best, others)
     return _against(best, baseline, rows)
@@ -54,6 +55,12 @@ def noise(one: Row, other: Row) -> float | None:
     return max((row.spread for row in (one, other) if row.spread is not None), default=None)
 
 
+def _none_ended(rows: Sequence[Row]) -> str:
+    diverged, failed = any(row.diverged for row in rows), any(row.failures for row in rows)
+    lost = [word for word, any_ in (("diverged", diverged), ("failed", failed)) if any_]
+    return f"Every optimizer {' or '.join(lost)}."
+
+
 def _against(best: Row, baseline: Row, rows: Sequence[Row]) -> str:
     if not _apart(best, baseline):
         return _no_difference(best, baseline)
@@ -68,7 +75,7 @@ def _against(best: Row, baseline: Row, rows: Sequence[Row]) -> str:
 
 def _baseline_is_best(best: Row, others: Sequence[Row]) -> str:
     if not others:
-        return f"Only {name(best.label)} did not diverge."
+        return f"Only {name(best.label)} came to its end."
     if not _apart(best, others[0]):
         return _no_difference(best, others[0])
     return f"No optimizer ended below {name(best.label)}."

@@ -10,11 +10,11 @@ from typing import Any
 
 from .curves import final_loss
 from .palette import Style, name
-from .progress import Result
+from .progress import Result, is_failed
 from .summary import by_rate
 from .svg import series_style
-from .tables import Row, columns
-from .wording import count, loss, loss_format, megabytes, milliseconds, rate
+from .tables import Row, columns, final_text
+from .wording import count, loss_format, megabytes, milliseconds, rate
 
 PARTS = {"model": "forward and backward", "optimizer": "optimizer", "data": "data"}
 WIDE = 18  # letters of a value that needs a line of its own
@@ -36,7 +36,8 @@ def facts(results: Sequence[Result]) -> str:
     """One line on what was trained: task, data, size, length."""
     if not results:
         return ""
-    first, common = results[0], _common([result["settings"] for result in results])
+    first = max(results, key=lambda result: result["parameters"] > 0)  # one that has a model
+    common = _common([result["settings"] for result in results])
     parts = [str(common[key]) for key in ("task", "size", "data") if common.get(key)]
     parts.append(f"{count(first['parameters'])} parameters")
     if "steps" in common:
@@ -68,7 +69,7 @@ def legend(rows: Sequence[Row], looks: dict[str, Style]) -> str:
         f"<li {series_style(looks[row.label])}>"
         '<button type="button" aria-pressed="true" disabled>'
         f"{_swatch(looks[row.label])}<span>{escape(name(row.label))}</span>"
-        f'<span class="value">{loss(row.final, spec)}</span></button></li>'
+        f'<span class="value">{final_text(row, spec)}</span></button></li>'
         for row in rows
     )
     return f'<ul class="legend" aria-label="Optimizers shown">{entries}</ul>'
@@ -200,7 +201,7 @@ def _diverged(results: Sequence[Result]) -> list[str]:
     texts = []
     for label, groups in by_rate(results).items():
         for lr, runs in groups.items():
-            lost = [run for run in runs if math.isinf(final_loss(run))]
+            lost = [run for run in runs if math.isinf(final_loss(run)) and not is_failed(run)]
             if not lost:
                 continue
             seeds = ", ".join(str(run["settings"].get("seed", "–")) for run in lost)

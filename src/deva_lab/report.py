@@ -90,7 +90,7 @@ def page_data(
             {
                 **asdict(looks[row.label]),
                 "final": row.final if math.isfinite(row.final) else None,
-                "diverged": row.diverged > 0,
+                "diverged": math.isinf(row.final),
                 "mean": _short(asdict(curves[row.label])),
                 "runs": [_short(asdict(mean_curve([run]))) for run in chosen[row.label]],
                 "rates": [

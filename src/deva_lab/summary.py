@@ -11,7 +11,7 @@ from .curves import Curve, final_loss, finite, mean_curve, reach
 from .errors import UsageError, unknown
 from .files import read_lines
 from .palette import method
-from .progress import Result
+from .progress import Result, is_failed
 from .tables import Row, markdown, table
 
 __all__ = ["Row", "markdown", "read_results", "sensitivity", "summarise", "table"]
@@ -45,7 +45,7 @@ def by_rate(results: Sequence[Result]) -> dict[str, dict[float, list[Result]]]:
 
 
 def best_runs(results: Sequence[Result]) -> dict[str, list[Result]]:
-    """Label → its runs at its best rate: the lowest mean final loss, else the fewest diverged."""
+    """Label → its runs at its best rate: the lowest mean final loss, else the fewest lost."""
 
     def badness(runs: list[Result]) -> tuple[float, int]:
         losses = [final_loss(run) for run in runs]
@@ -81,16 +81,20 @@ def summarise(results: Sequence[Result], baseline: str | None = None) -> list[Ro
     target, _ = _mean_and_spread(chosen[standard])
     reference = mean_curve(chosen[standard])
     rows = [
-        _row(runs, sorted(groups[label]), target, reference, label == standard)
+        _row(runs, groups[label], target, reference, label == standard)
         for label, runs in chosen.items()
     ]
     return sorted(rows, key=lambda row: (row.final, row.best))
 
 
 def _row(
-    runs: list[Result], rates: list[float], target: float, reference: Curve, baseline: bool
+    runs: list[Result],
+    groups: dict[float, list[Result]],
+    target: float,
+    reference: Curve,
+    baseline: bool,
 ) -> Row:
-    first = runs[0]
+    first, rates = runs[0], list(groups)
     lr = float(first["settings"]["lr"])
     final, spread = _mean_and_spread(runs)
     curve = mean_curve(runs)
@@ -109,11 +113,22 @@ def _row(
         data_ms=_milliseconds(runs, "data"),
         state_bytes=first["state_bytes"],
         parameters=first["parameters"],
-        diverged=sum(math.isinf(final_loss(run)) for run in runs),
+        diverged=sum(math.isinf(final_loss(run)) and not is_failed(run) for run in runs),
         rates=len(rates),
         lr_at_edge=len(rates) > 1 and math.isfinite(final) and lr in (rates[0], rates[-1]),
         baseline=baseline,
         unit=first["unit"],
+        failures=_failures(groups),
+    )
+
+
+def _failures(rates: dict[float, list[Result]]) -> tuple[str, ...]:
+    """What became of each run that failed, to be read behind the name of the optimizer."""
+    return tuple(
+        f"failed at lr {rate:g}, seed {run['settings']['seed']}: {run['error'].splitlines()[0]}"
+        for rate, runs in rates.items()
+        for run in runs
+        if is_failed(run)
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -42,6 +43,7 @@ class Row:
     lr_at_edge: bool  # the best rate is the least or the greatest of several
     baseline: bool
     unit: str  # what the units are: tokens, images
+    failures: tuple[str, ...] = ()  # a sentence for each of its runs, at any rate, that failed
 
 
 def columns(rows: Sequence[Row]) -> list[tuple[str, list[str]]]:
@@ -53,7 +55,7 @@ def columns(rows: Sequence[Row]) -> list[tuple[str, list[str]]]:
         ("final\nloss", [_final(row, spec) for row in rows]),
         (f"{unit}\nto target", [percent(row.units_to_target) for row in several]),
         ("time\nto target", [percent(row.seconds_to_target) for row in several]),
-        ("best\nloss", [loss(row.best, spec) for row in rows]),
+        ("best\nloss", [_best(row, spec) for row in rows]),
         ("accuracy", [_accuracy(row) for row in rows]),
         ("lr", [rate(row.lr) + ("*" if row.lr_at_edge else "") for row in rows]),
         ("seeds", [str(row.seeds) for row in rows]),
@@ -72,7 +74,7 @@ def notes(rows: Sequence[Row]) -> list[str]:
         f"Target: the final loss of {name(row.label)}, {loss(row.final, spec)}; "
         f"{row.unit} and time to it are in per cent of what {name(row.label)} took in all."
         for row in rows
-        if row.baseline and row.diverged == 0 and len(rows) > 1
+        if row.baseline and math.isfinite(row.final) and len(rows) > 1
     ]
     if len(rows) > 1 and all(row.rates == 1 and row.lr == TUNED.get(row.label) for row in rows):
         texts.append(
@@ -81,6 +83,7 @@ def notes(rows: Sequence[Row]) -> list[str]:
         )
     if edge := [name(row.label) for row in rows if row.lr_at_edge]:
         texts.append(f"* The best rate of {listed(edge)} is at an end of the grid: widen it.")
+    texts += [f"{name(row.label)} {failure}" for row in rows for failure in row.failures]
     return texts + [
         f"{name(row.label)}: {row.diverged} of {row.seeds} runs diverged at lr {rate(row.lr)}"
         f"{', its best rate' if row.rates > 1 else ''}."
@@ -117,9 +120,19 @@ def markdown(rows: Sequence[Row]) -> str:
     return f"{text}\n\n{remarks}".rstrip() + "\n"
 
 
+def final_text(row: Row, spec: str) -> str:
+    """The final loss, or what became of the run."""
+    failed = math.isinf(row.final) and not row.diverged
+    return "failed" if failed else loss(row.final, spec)
+
+
 def _final(row: Row, spec: str) -> str:
-    text = loss(row.final, spec)
+    text = final_text(row, spec)
     return text if row.spread is None else f"{text} ± {row.spread:{spec}}"
+
+
+def _best(row: Row, spec: str) -> str:
+    return loss(row.best, spec) if math.isfinite(row.best) else final_text(row, spec)
 
 
 def _accuracy(row: Row) -> str:

@@ -47,6 +47,7 @@ def train(
     ranks: Ranks = ALONE,
     say: Callable[[str], None] = lambda text: None,
     log: Log | None = None,
+    begun: Callable[[Run], None] = lambda run: None,
 ) -> Result:
     """The result of a run, as a line of results.jsonl has it.
 
@@ -61,9 +62,11 @@ def train(
         ranks: The ranks that train it together, of which this process is one.
         say: Hears what a person should know.
         log: Where its curves go besides.
+        begun: Hears of the run once it has a model and an optimizer.
     """
     log = log or Log()
     run = Run(settings, task, ranks, observed=log.wanted)
+    begun(run)
     if keeping is not None and resume:
         checkpoint.load(keeping.folder, run, say)
     with log:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from ..carry_out import carry_out, check_jobs, finished
+from ..carry_out import carry_out, check_jobs, ended
 from ..display import display
 from ..entrants import entrants
 from ..errors import UsageError
@@ -27,7 +27,7 @@ from .options import (
 
 
 def run(options: argparse.Namespace) -> int:
-    """Compare; the exit code is 0 when all runs have ended, 128 + the signal if one came."""
+    """Compare; the exit code is 0 when all runs have ended, 1 if one failed, 128 + a signal."""
     folder = output_folder(options, "compare")
     given = given_options(options, {"optimizers": OPTIMIZERS})
     runs = plan(request_of(given, entrants(given["optimizers"])))
@@ -38,13 +38,15 @@ def run(options: argparse.Namespace) -> int:
     shown = display()
     orders = Orders(folder, command_line(options.words), options.save_every, log)
     with Stopping() as stopping:
-        carry_out(runs, orders, jobs=options.jobs, shown=shown, stopping=stopping)
-    results = finished(folder, runs)
+        failed = carry_out(runs, orders, jobs=options.jobs, shown=shown, stopping=stopping)
+    results = ended(folder, runs)
     if results:
         shown.say("\n" + publish(results, folder, baseline=options.baseline))
     if stopping():
         shown.say(f"Stopped. To go on: deva compare --resume {folder}")
-    return stopping.exit_code
+    if failed:
+        shown.say(f"Failed: {len(failed)}. To try again: deva compare --resume {folder}")
+    return stopping.exit_code or int(bool(failed))
 
 
 def _check(options: argparse.Namespace, runs: Sequence[RunSettings], log: Sequence[str]) -> None:
