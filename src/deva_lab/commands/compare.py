@@ -19,6 +19,7 @@ from ..stopping import Stopping
 from ..usage.compare import OPTIMIZERS
 from .options import (
     OPTIONS,
+    as_begun,
     command_line,
     given_options,
     output_folder,
@@ -34,8 +35,9 @@ def run(options: argparse.Namespace) -> int:
     log = names_of(given.get("log"))
     _check(options, runs, log)
     prepare_loggers(log, folder)
-    write_record(folder / OPTIONS, given)
     shown = display()
+    runs = as_begun(runs, folder, shown.say)
+    write_record(folder / OPTIONS, given)
     orders = Orders(folder, command_line(options.words), options.save_every, log)
     with Stopping() as stopping:
         failed = carry_out(runs, orders, jobs=options.jobs, shown=shown, stopping=stopping)

@@ -10,11 +10,12 @@ from typing import Any
 from ..display import Display, Silent, display
 from ..entrants import Entrant
 from ..errors import LostRank, UsageError
+from ..failures import failure_text
 from ..files import append_line, write_record
 from ..loggers import check_loggers, names_of, prepare_loggers
 from ..parallel import check, joined, launcher
 from ..plan import plan
-from ..progress import Result
+from ..progress import Result, is_failed
 from ..publish import publish
 from ..ranks import Ranks
 from ..runner import Orders, run_one
@@ -24,6 +25,7 @@ from ..tasks import make_task
 from ..usage.train import OPTIMIZER
 from .options import (
     OPTIONS,
+    as_begun,
     command_line,
     given_options,
     options_in,
@@ -35,7 +37,7 @@ DEFAULTS = {"optimizer": OPTIMIZER, "seed": 0}
 
 
 def run(options: argparse.Namespace) -> int:
-    """Train; the exit code is 0, 1 if it diverged or lost a rank, 128 + the signal if one came."""
+    """Train; the exit code is 0, 1 if it diverged, failed or lost a rank, 128 + a signal."""
     try:
         with joined(options.parallel) as ranks:
             try:
@@ -86,8 +88,10 @@ def _prepared(
     log = names_of(given.get("log"))
     check_loggers(log)
     prepare_loggers(log, folder)
+    (settings,) = as_begun([settings], folder, shown.say)
     write_record(folder / OPTIONS, given)
-    make_task(settings, report=shown.say)
+    if not settings.task_place:
+        make_task(settings, report=shown.say)  # what is prepared once is prepared here
     return folder, settings, log
 
 
@@ -110,6 +114,8 @@ def _tell(result: Result, folder: Path, ranks: Ranks, shown: Display) -> None:
         shown.say(f"Stopped after step {result['step']}. To go on: {again}{mode} --resume {folder}")
         return
     append_line(folder / "results.jsonl", result)
+    if is_failed(result):
+        shown.say(failure_text(result, folder))
     shown.say("\n" + publish([result], folder))
 
 
