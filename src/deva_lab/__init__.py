@@ -6,12 +6,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .api import compare
+    from .comparison import Comparison
     from .data.corpus import load_corpus
     from .data.images import load_images
     from .user_tasks import to_device
 
-__all__ = ["load_corpus", "load_images", "to_device"]
+__all__ = ["Comparison", "compare", "load_corpus", "load_images", "to_device"]
 _MODULES = {
+    "Comparison": ".comparison",
+    "compare": ".api",
     "load_corpus": ".data.corpus",
     "load_images": ".data.images",
     "to_device": ".user_tasks",

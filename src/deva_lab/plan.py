@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from . import user_source
 from .entrants import Entrant
 from .errors import UsageError
 from .presets import Preset, default_size, offer_of, preset_of
@@ -84,6 +86,22 @@ def plan(request: Request) -> list[RunSettings]:
         for lr in rates_of(entrant, request.rates)
     ]
     return list(dict.fromkeys(runs))
+
+
+def as_begun(
+    runs: Sequence[RunSettings], folder: Path, say: Callable[[str], None]
+) -> list[RunSettings]:
+    """The runs of a comparison, under the digest that a user's task had when it was begun."""
+    if not runs[0].task_place:
+        return list(runs)
+    now = find(runs[0].task_place)
+    begun = user_source.as_begun(now, folder)
+    if begun.digest != now.digest:
+        say(
+            f"{now.name} has changed since this comparison was begun, when it was as in "
+            f"{folder / now.file}. What is finished is kept; to start anew, give another --out."
+        )
+    return [run.changed(task_digest=begun.digest) for run in runs]
 
 
 def common(request: Request) -> RunSettings:

@@ -123,7 +123,9 @@ def try_to_load(source: Source) -> Any:
     except (Exception, SystemExit) as error:
         said = traceback.format_exception_only(error)[-1].strip()
         path = (_IN_FILE.fullmatch(source.place) or [None, None])[1]
-        lines = [x.lineno for x in traceback.extract_tb(error.__traceback__) if x.filename == path]
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [x.lineno for x in frames if x.filename == path]
+        lines += [error.lineno] if isinstance(error, SyntaxError) else []
         where = f" (line {lines[-1]})" if lines else ""
         raise UsageError(f"--task {source.name} cannot be imported: {said}{where}") from error
 

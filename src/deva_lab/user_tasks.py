@@ -98,8 +98,8 @@ class UserTask:
             found = self._call("validate", model)
         values = found if isinstance(found, dict) else {"loss": found}
         try:
-            return {name: float(value) for name, value in values.items() if value is not None}
-        except (TypeError, ValueError):
+            return {"loss": float(values["loss"])} | {k: float(x) for k, x in values.items()}
+        except (KeyError, TypeError, ValueError):
             raise TypeError(
                 f"validate of {self.name} must return a number, or a dict of numbers with a "
                 f"'loss' among them, got {found!r}"
@@ -112,11 +112,21 @@ class UserTask:
 
 def make(settings: RunSettings) -> UserTask:
     """The task of a run; what the user's code raises is passed on."""
-    thing = user_source.load(settings.task_place)
     given = {"seed": settings.seed, "batch_size": settings.batch}
-    is_made = inspect.isclass(thing) or inspect.isfunction(thing)
-    offered = thing(**_asked_for(thing, given)) if is_made else thing
+    offered = _made(settings.task_place, given)
     return UserTask(offered, name=settings.task, device=settings.device, **given)
+
+
+def model_of(task: str) -> nn.Module:
+    """The model of a task that a user has named, with the seed 0.
+
+    Raises:
+        UsageError: If there is no such task, or something is missing in it.
+    """
+    source = user_source.find(task)
+    usual = preset(source, None)
+    given = {"seed": 0, "batch_size": usual.batch}
+    return UserTask(_made(source.place, given), name=source.name, **given).model()
 
 
 def preset(source: Source, batch: int | None) -> Preset:
@@ -172,6 +182,13 @@ def to_device(batch: Any, where: nn.Module | torch.device | str) -> Any:
     """
     device = next(where.parameters()).device if isinstance(where, nn.Module) else where
     return tree_map(lambda x: x.to(device) if hasattr(x, "to") else x, batch)
+
+
+def _made(place: str, given: dict[str, int]) -> Any:
+    """What has the functions of a task: a module, or an object that is made for a run."""
+    thing = user_source.load(place)
+    is_made = inspect.isclass(thing) or inspect.isfunction(thing)
+    return thing(**_asked_for(thing, given)) if is_made else thing
 
 
 def _functions(thing: Any) -> list[Callable[..., Any]]:

@@ -11,7 +11,7 @@ from ..entrants import entrants
 from ..errors import UsageError
 from ..files import write_record
 from ..loggers import check_loggers, names_of, prepare_loggers
-from ..plan import plan
+from ..plan import as_begun, plan
 from ..publish import publish
 from ..runner import Orders
 from ..settings import RunSettings
@@ -19,7 +19,6 @@ from ..stopping import Stopping
 from ..usage.compare import OPTIMIZERS
 from .options import (
     OPTIONS,
-    as_begun,
     command_line,
     given_options,
     output_folder,

@@ -5,21 +5,19 @@ from __future__ import annotations
 import argparse
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from .. import user_source
 from ..entrants import Entrant
 from ..environment import default_device
 from ..errors import UsageError
 from ..files import read_record
 from ..loggers import names_of
 from ..plan import Rate, Request, common
-from ..settings import RunSettings
 from ..tasks import make_task
 from ..user_source import find, is_user_task
 
@@ -96,22 +94,6 @@ def options_in(folder: Path) -> dict[str, Any]:
             f"--out {folder}, which goes on with the runs that are there"
         )
     return given
-
-
-def as_begun(
-    runs: Sequence[RunSettings], folder: Path, say: Callable[[str], None]
-) -> list[RunSettings]:
-    """The runs of a comparison, under the digest that a user's task had when it was begun."""
-    if not runs[0].task_place:
-        return list(runs)
-    now = find(runs[0].task_place)
-    begun = user_source.as_begun(now, folder)
-    if begun.digest != now.digest:
-        say(
-            f"{now.name} has changed since this comparison was begun, when it was as in "
-            f"{folder / now.file}. What is finished is kept; to start anew, give another --out."
-        )
-    return [run.changed(task_digest=begun.digest) for run in runs]
 
 
 def request_of(given: dict[str, Any], optimizers: Sequence[Entrant]) -> Request:

@@ -14,7 +14,7 @@ from ..failures import failure_text
 from ..files import append_line, write_record
 from ..loggers import check_loggers, names_of, prepare_loggers
 from ..parallel import check, joined, launcher
-from ..plan import plan
+from ..plan import as_begun, plan
 from ..progress import Result, is_failed
 from ..publish import publish
 from ..ranks import Ranks
@@ -25,7 +25,6 @@ from ..tasks import make_task
 from ..usage.train import OPTIMIZER
 from .options import (
     OPTIONS,
-    as_begun,
     command_line,
     given_options,
     options_in,

@@ -12,7 +12,7 @@ from ..display import display
 from ..entrants import entrants
 from ..files import write_record
 from ..loggers import check_loggers, names_of, prepare_loggers
-from ..plan import plan
+from ..plan import as_begun, plan
 from ..progress import Result
 from ..publish import publish
 from ..runner import Orders
@@ -25,7 +25,6 @@ from ..user_source import is_user_task
 from .options import (
     OPTIONS,
     REQUESTED,
-    as_begun,
     command_line,
     given_options,
     output_folder,
