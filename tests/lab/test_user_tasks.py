@@ -18,6 +18,7 @@ from deva_lab.plan import Request, plan
 from deva_lab.summary import read_results
 from deva_lab.tasks import make_task
 from deva_lab.user_source import of_object
+from helpers import needs_posix
 
 FUNCTIONS = """
 import torch
@@ -338,6 +339,17 @@ def test_a_run_that_fails_is_a_row_and_the_others_go_on(tmp_path, capsys, how, e
     again = read_results(out / "results.jsonl")
     assert {x["status"] for x in again} == {"finished"}
     assert not list((out / "runs").iterdir())
+
+
+@pytest.mark.slow
+@needs_posix
+def test_a_run_whose_process_is_killed_is_a_row_and_the_others_go_on(tmp_path, capsys):
+    path, out = failing(tmp_path, "os.kill(os.getpid(), 9)"), tmp_path / "out"
+    words = ["--task", path, "--optimizers", "adamw", "--seeds", "4", "--jobs", "2"]
+    assert deva("compare", *words, "--out", out) == 1
+    assert "ChildProcessError: the process of the run ended by signal 9" in capsys.readouterr().out
+    by_seed = {x["settings"]["seed"]: x["status"] for x in read_results(out / "results.jsonl")}
+    assert by_seed == {0: "finished", 1: "failed", 2: "finished", 3: "finished"}
 
 
 def test_every_run_may_fail(tmp_path, capsys):
