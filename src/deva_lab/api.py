@@ -20,10 +20,10 @@ from .errors import UsageError
 from .plan import Rate, Request, as_begun, check_baseline, plan
 from .progress import Result
 from .runner import Orders, default_jobs
+from .seeding import seeded
 from .settings import DType, RunSettings
 from .stopping import Stopping
 from .user_source import is_object, of_object
-from .user_tasks import seeded
 
 COMMAND = "deva_lab.compare(…)"  # which results have in the place of a command line
 

@@ -93,16 +93,22 @@ def is_object(place: str) -> bool:
 
 
 def load(place: str) -> Any:
-    """The module, class or object of a task, imported once for each text that it has had."""
+    """The module, class or object of a task, imported once for each text that it has had.
+
+    What it draws at random while it is imported is the same in every process.
+    """
+    from .seeding import seeded  # which needs torch
+
     if place in _objects:
         return _objects[place]
     source = find(place)
-    if match := _IN_FILE.fullmatch(place):
-        module, name = _import_file(match[1], source.digest), match[2]
-    else:
-        _look_in(os.getcwd())
-        before, _, name = place.partition(":")
-        module = importlib.import_module(before)
+    with seeded(0):
+        if match := _IN_FILE.fullmatch(place):
+            module, name = _import_file(match[1], source.digest), match[2]
+        else:
+            _look_in(os.getcwd())
+            before, _, name = place.partition(":")
+            module = importlib.import_module(before)
     if name is None:
         return getattr(module, CLASS, module)
     if not hasattr(module, name):

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import random
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
@@ -19,6 +16,7 @@ from . import user_source
 from .errors import UsageError
 from .presets import Preset
 from .ranks import ALONE, Ranks
+from .seeding import seed_all, seeded
 from .settings import RunSettings
 from .user_source import Source, try_to_load
 from .vision import evaluating, mixed
@@ -71,7 +69,7 @@ class UserTask:
 
         So dropout, too, is the same in every run of a seed.
         """
-        _seed_all(self.seed)
+        seed_all(self.seed)
         model = self._call("model")
         if not isinstance(model, nn.Module):
             raise TypeError(f"model of {self.name} must return a torch.nn.Module, got {model!r}")
@@ -189,7 +187,10 @@ def _made(place: str, given: dict[str, int]) -> Any:
     """What has the functions of a task: a module, or an object that is made for a run."""
     thing = user_source.load(place)
     is_made = inspect.isclass(thing) or inspect.isfunction(thing)
-    return thing(**_asked_for(thing, given)) if is_made else thing
+    if not is_made:
+        return thing
+    with seeded(given["seed"]):
+        return thing(**_asked_for(thing, given))
 
 
 def _functions(thing: Any) -> list[Callable[..., Any]]:
@@ -202,23 +203,3 @@ def _parameters(function: Any) -> MappingProxyType[str, inspect.Parameter]:
 
 def _asked_for(function: Any, given: dict[str, int]) -> dict[str, int]:
     return {name: value for name, value in given.items() if name in _parameters(function)}
-
-
-def _seed_all(seed: int) -> None:
-    torch.manual_seed(seed)
-    np.random.seed(seed % 2**32)
-    random.seed(seed)
-
-
-@contextmanager
-def seeded(seed: int, device: str) -> Iterator[None]:
-    """Random numbers of torch, NumPy and Python from a seed; what was drawn from goes on after."""
-    devices = [torch.cuda.current_device()] if device.startswith("cuda") else []
-    of_numpy, of_python = np.random.get_state(), random.getstate()
-    with torch.random.fork_rng(devices):
-        _seed_all(seed)
-        try:
-            yield
-        finally:
-            np.random.set_state(of_numpy)
-            random.setstate(of_python)

@@ -17,8 +17,8 @@ from deva_lab.errors import UsageError
 from deva_lab.plan import Request, plan
 from deva_lab.summary import read_results
 from deva_lab.tasks import make_task
-from deva_lab.user_source import of_object
-from helpers import needs_posix
+from deva_lab.user_source import load, of_object
+from helpers import ROOT, needs_posix
 
 FUNCTIONS = """
 import torch
@@ -106,6 +106,19 @@ def test_model_and_batches_depend_on_the_seed_and_the_step_alone(tmp_path):
     assert one.batch(5)["x"].equal(same.batch(5)["x"])
     assert not one.batch(5)["x"].equal(same.batch(6)["x"])
     assert not one.batch(5)["x"].equal(other.batch(5)["x"])
+
+
+def test_what_is_drawn_while_a_task_is_imported_or_made_is_the_same_every_time(tmp_path):
+    text = FUNCTIONS.replace("torch.eye(5)", "torch.randn(5, 5)")
+    targets = [load(str(written(tmp_path / name, text))).target for name in "ab"]
+    assert targets[0].equal(targets[1])
+
+
+def test_the_example_of_the_documentation_runs(tmp_path):
+    page = (ROOT / "docs" / "your-model.md").read_text("utf-8")
+    path = written(tmp_path, page.split("```python\n")[1].split("```")[0])
+    words = ["--optimizers", "adamw", "--steps", "3", "--jobs", "1", "--out", tmp_path / "out"]
+    assert deva("compare", "--task", path, *words) == 0
 
 
 def test_what_a_task_does_leaves_the_random_numbers_of_the_training_alone(tmp_path):

@@ -28,7 +28,7 @@ def add(commands: Commands) -> None:
     parser = add_command(
         commands,
         "init-task",
-        help="a file to start from, to compare optimizers on your own model and data",
+        help="a file to start from, for your own model and data",
         description=DESCRIPTION,
     )
     kinds = "; ".join(f"{name}: {about}" for name, about in STARTERS.items())

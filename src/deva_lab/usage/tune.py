@@ -24,7 +24,7 @@ def add(commands: Commands) -> None:
     parser = add_command(
         commands,
         "tune",
-        help="the learning rate of each optimizer on a task, by the rule of the race",
+        help="the learning rate of each optimizer on a task",
         description=DESCRIPTION,
         needs=("numpy", "matplotlib"),
     )
