@@ -178,9 +178,9 @@ class Live:
         from rich.table import Table
 
         total = sum(run.steps for run in self.runs.values())
-        # A run that diverged has no more steps to go.
+        # A run that diverged or failed has no more steps to go.
         gone = sum(
-            self.runs[i].steps if event.status == "diverged" else event.step
+            self.runs[i].steps if event.status in ("diverged", "failed") else event.step
             for i, event in self.last.items()
         )
         elapsed = time.monotonic() - self.started

@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from ctypes import c_byte
+from ctypes import Array, c_byte, c_long
 from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from multiprocessing.queues import Queue
 from pathlib import Path
 from typing import Final
@@ -19,13 +20,14 @@ from typing import Final
 import torch
 
 from .errors import LostWorker, warn
+from .failures import OURS, failed_event, failed_result, write_traceback
 from .keeping import Keeping
 from .loggers import Log
 from .progress import Event, Result
 from .ranks import ALONE, Ranks
 from .settings import RunSettings
 from .tasks import Report, make_task
-from .training import Watch, train
+from .training import Run, Watch, train
 
 TOLD_EVERY: Final = 0.2  # seconds between two events of a run, evaluations aside
 
@@ -67,21 +69,39 @@ def run_one(
     ranks: Ranks = ALONE,
     say: Report = warn,
 ) -> Result:
-    """The result of a run, gone on with if it has a checkpoint."""
-    task = make_task(settings, report=lambda text: None)
-    keeping = Keeping(orders.folder / "runs" / settings.id, every_seconds=orders.save_every)
-    return train(
-        settings,
-        task,
-        keeping=keeping,
-        resume=True,
-        watch=watch,
-        stopping=stopping,
-        command=orders.command,
-        ranks=ranks,
-        say=say,
-        log=Log(orders.log, orders.folder, speaks=ranks.leads),
-    )
+    """The result of a run, gone on with if it has a checkpoint.
+
+    An error is a result as well, with the status "failed" and the text of the error; its traceback
+    is kept in the folder of the run. What is raised is the laboratory's own, or comes over ranks,
+    which have to end together.
+    """
+    folder, made = orders.folder / "runs" / settings.id, list[Run]()
+    try:
+        return train(
+            settings,
+            make_task(settings, report=lambda text: None),
+            keeping=Keeping(folder, every_seconds=orders.save_every),
+            resume=True,
+            watch=watch,
+            stopping=stopping,
+            command=orders.command,
+            ranks=ranks,
+            say=say,
+            log=Log(orders.log, orders.folder, speaks=ranks.leads),
+            begun=made.append,
+        )
+    except (Exception, SystemExit) as error:
+        if isinstance(error, OURS) or ranks.mode is not None:
+            raise
+        return _failed(settings, orders, made[0] if made else None, error, watch)
+
+
+def _failed(
+    settings: RunSettings, orders: Orders, run: Run | None, error: BaseException, watch: Watch
+) -> Result:
+    write_traceback(orders.folder / "runs" / settings.id, error)
+    watch(failed_event(settings, run))
+    return failed_result(settings, run, error, orders.command)
 
 
 def default_jobs(runs: int, device: str) -> int:
@@ -101,9 +121,12 @@ def cores() -> int:
 GO_ON: Final = 0
 STOP: Final = 1  # save, and say how far it came
 LEAVE: Final = 2  # save, and end: nobody listens any more
+IDLE: Final = 2  # so many workers may be killed that have no run
+LEFT: Final = 75  # the exit code of a worker that did so
 
 _told: Queue[Event]  # in a worker: where its events go …
 _asked: c_byte  # … what it is asked for, without a lock that a killed one could keep …
+_training: Array[c_long]  # … which process each run is in …
 _busy = threading.Lock()  # … and whether it is carrying out a run
 
 
@@ -114,38 +137,79 @@ def _side_by_side(
     watch: Watch,
     stopping: Callable[[], bool],
 ) -> Iterator[Result]:
+    """The results of all runs; one whose process is killed has failed, and the others go on."""
+    left, idle = {run.id: run for run in runs}, 0
+    while left:
+        killed: dict[str, int] = {}
+        try:
+            for result in _in_pool(list(left.values()), orders, jobs, watch, stopping, killed):
+                del left[result["id"]]
+                yield result
+            if not killed:
+                return
+        except LostWorker:  # which had no run at the time
+            idle += 1
+            if idle > IDLE:
+                raise
+        for id_, code in killed.items():
+            how = f"by signal {-code}" if code < 0 else f"with code {code}"
+            text = f"the process of the run ended {how}; by the system, if memory was short"
+            yield _failed(left.pop(id_), orders, None, ChildProcessError(text), watch)
+
+
+def _in_pool(
+    runs: Sequence[RunSettings],
+    orders: Orders,
+    jobs: int,
+    watch: Watch,
+    stopping: Callable[[], bool],
+    killed: dict[str, int],
+) -> Iterator[Result]:
+    """The results of runs until a worker is killed: `killed` then has its run and exit code."""
     context = multiprocessing.get_context("spawn")
     told: Queue[Event] = context.Queue()
     asked = context.RawValue(c_byte, GO_ON)
+    training = context.RawArray(c_long, len(runs))  # the process that each run is in
     threads = max(1, cores() // jobs)
-    with ProcessPoolExecutor(jobs, context, _prepare, (told, asked, threads)) as pool:
-        waiting: set[Future[Result]] = {pool.submit(_work, run, orders) for run in runs}
-        try:
-            while waiting:
-                done, waiting = wait(waiting, timeout=TOLD_EVERY, return_when=FIRST_COMPLETED)
-                _pass_on(told, watch)
-                yield from (future.result() for future in done)
-                if stopping() and asked.value == GO_ON:
-                    asked.value = STOP
-                    waiting = {future for future in waiting if not future.cancel()}
-        except BaseException as error:
-            asked.value = LEAVE  # the pool waits for its workers, whatever has happened
-            for future in waiting:
-                future.cancel()
-            if isinstance(error, BrokenProcessPool):
-                raise LostWorker(
-                    "a process that trained beside others was killed, by the system if memory was "
-                    f"short; what is in {orders.folder} is whole: go on as after Ctrl-C"
-                ) from error
-            raise
+    workers: dict[int | None, BaseProcess] = {}
+    try:
+        with ProcessPoolExecutor(jobs, context, _prepare, (told, asked, training, threads)) as pool:
+            jobs_of = enumerate(runs)
+            waiting: set[Future[Result]] = {pool.submit(_work, *job, orders) for job in jobs_of}
+            try:
+                while waiting:
+                    done, waiting = wait(waiting, timeout=TOLD_EVERY, return_when=FIRST_COMPLETED)
+                    workers |= {child.pid: child for child in multiprocessing.active_children()}
+                    _pass_on(told, watch)
+                    yield from (future.result() for future in done)
+                    if stopping() and asked.value == GO_ON:
+                        asked.value = STOP
+                        waiting = {future for future in waiting if not future.cancel()}
+            except BaseException:
+                asked.value = LEAVE  # the pool waits for its workers, whatever has happened
+                for future in waiting:
+                    future.cancel()
+                raise
+    except BrokenProcessPool as error:
+        codes = {
+            run.id: workers[pid].exitcode
+            for run, pid in zip(runs, training, strict=True)
+            if pid in workers
+        }
+        killed |= {id_: code for id_, code in codes.items() if code not in (None, 0, LEFT)}
+        if not killed:
+            raise LostWorker(
+                "a process that trained beside others was killed, by the system if memory was "
+                f"short; what is in {orders.folder} is whole: go on as after Ctrl-C"
+            ) from error
 
 
-def _prepare(told: Queue[Event], asked: c_byte, threads: int) -> None:
+def _prepare(told: Queue[Event], asked: c_byte, training: Array[c_long], threads: int) -> None:
     """Make a worker ready; signals are the business of the process that started it."""
     import signal
 
-    global _told, _asked
-    _told, _asked = told, asked
+    global _told, _asked, _training
+    _told, _asked, _training = told, asked, training
     threading.Thread(target=_leave_in_time, args=(os.getppid(),), daemon=True).start()
     torch.set_num_threads(threads)
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -157,17 +221,20 @@ def _leave_in_time(parent: int) -> None:
     while _asked.value != LEAVE and os.getppid() == parent:
         time.sleep(TOLD_EVERY)
     with _busy:
-        os._exit(1)
+        os._exit(LEFT)
 
 
-def _work(settings: RunSettings, orders: Orders) -> Result:
+def _work(index: int, settings: RunSettings, orders: Orders) -> Result:
     parent = os.getppid()
 
     def stopping() -> bool:
         return _asked.value != GO_ON or os.getppid() != parent
 
     with _busy:
-        return run_one(settings, orders, watch=_tell, stopping=stopping)
+        _training[index] = os.getpid()
+        result = run_one(settings, orders, watch=_tell, stopping=stopping)
+        _training[index] = 0
+        return result
 
 
 _last_told = 0.0
