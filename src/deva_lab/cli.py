@@ -31,6 +31,8 @@ PACKAGES: Final = {
     "tensorboard": "TensorBoard",
     "wandb": "Weights & Biases",
     "mlflow": "MLflow",
+    "ray": "Ray",
+    "slurm": "submitit",
 }
 
 

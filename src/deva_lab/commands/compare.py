@@ -10,6 +10,7 @@ from ..display import display
 from ..entrants import entrants
 from ..errors import UsageError
 from ..files import write_record
+from ..launchers import check_launcher, launching
 from ..loggers import check_loggers, names_of, prepare_loggers
 from ..plan import plan
 from ..publish import publish
@@ -30,15 +31,21 @@ def run(options: argparse.Namespace) -> int:
     """Compare; the exit code is 0 when all runs have ended, 1 if one failed, 128 + a signal."""
     folder = output_folder(options, "compare")
     given = given_options(options, {"optimizers": OPTIMIZERS})
-    runs = plan(request_of(given, entrants(given["optimizers"])))
+    check_launcher(options)
+    elsewhere = options.launcher != "local"
+    if elsewhere:
+        given.setdefault("device", "cuda" if options.gpus else "cpu")
+    runs = plan(request_of(given, entrants(given["optimizers"]), elsewhere=elsewhere))
     log = names_of(given.get("log"))
     _check(options, runs, log)
-    prepare_loggers(log, folder)
-    write_record(folder / OPTIONS, given)
     shown = display()
     orders = Orders(folder, command_line(options.words), options.save_every, log)
-    with Stopping() as stopping:
-        failed = carry_out(runs, orders, jobs=options.jobs, shown=shown, stopping=stopping)
+    with launching(options, folder) as launch, Stopping() as stopping:
+        prepare_loggers(log, folder)
+        write_record(folder / OPTIONS, given)
+        failed = carry_out(
+            runs, orders, jobs=options.jobs, shown=shown, stopping=stopping, launch=launch
+        )
     results = ended(folder, runs)
     if results:
         shown.say("\n" + publish(results, folder, baseline=options.baseline))

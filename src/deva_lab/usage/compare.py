@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..tuned import TUNED
 from . import Commands, add_command
+from .launching import add_launching
 from .training import add_output, add_training
 
 OPTIMIZERS = ",".join(TUNED)
@@ -39,6 +40,6 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument("--seeds", metavar="N|LIST", help="how many, or which (1)")
     parser.add_argument("--baseline", metavar="NAME", help="whose final loss is the target (adamw)")
-    parser.add_argument("--jobs", type=int, metavar="N", help="runs side by side (as cores allow)")
     add_training(parser)
+    add_launching(parser)
     add_output(parser, "compare")
