@@ -10,6 +10,7 @@ from .display import Display
 from .errors import FailedRuns, UsageError
 from .failures import failure_text
 from .files import append_line
+from .launchers.exchange import end_left
 from .progress import Result, is_failed
 from .runner import Launch, Orders, run_all
 from .settings import RunSettings
@@ -41,6 +42,7 @@ def carry_out(
         launch: How they are carried out; None for on this machine.
     """
     folder = orders.folder
+    end_left(folder)
     done = {result["id"] for result in finished(folder, runs)}
     for name in done:
         _forget(folder, name)  # a kill may have come between a result and this

@@ -65,10 +65,8 @@ class Exchange:
 
 @contextmanager
 def opened(results: Path) -> Iterator[Exchange]:
-    """A new exchange in the folder of the results, in place of what a killed driver left there."""
+    """A new exchange in the folder of the results."""
     results.mkdir(parents=True, exist_ok=True)
-    for left in results.glob(f"{PREFIX}*"):
-        shutil.rmtree(left, ignore_errors=True)
     exchange = Exchange(results / f"{PREFIX}{uuid.uuid4().hex[:12]}")
     exchange.folder.mkdir()
     exchange.lease.touch()
@@ -76,6 +74,18 @@ def opened(results: Path) -> Iterator[Exchange]:
         yield exchange
     finally:
         shutil.rmtree(exchange.folder, ignore_errors=True)
+
+
+def end_left(results: Path) -> None:
+    """End the exchanges that killed drivers left, and give workers that still train time to see it.
+
+    One that sees it later does no harm, as it writes the same checkpoints.
+    """
+    left = list(results.glob(f"{PREFIX}*"))
+    for folder in left:
+        shutil.rmtree(folder, ignore_errors=True)
+    if left:
+        time.sleep(4 * LOOK_EVERY)
 
 
 class Listening:

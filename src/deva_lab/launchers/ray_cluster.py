@@ -22,7 +22,8 @@ from ..usage.launching import CPUS
 from .worker import not_seen
 
 OBJECT_STORE: Final = 100 << 20  # bytes: next to nothing goes through it
-PROBED: Final = 300.0  # seconds that the machines have to answer
+ANSWERS: Final = 10.0  # seconds that a cluster has to answer …
+PROBED: Final = 300.0  # … and its machines to say what they see
 ENVIRONMENT: Final = ("DEVA_", "HF_", "MLFLOW_", "WANDB_")  # beginnings of what workers get of ours
 
 
@@ -72,21 +73,24 @@ class RayCluster:
         # Ray's future behaviour, and its warning about it is not for our users.
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-        try:
-            ray.init(address=self.address or "auto", **quiet)
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            if self.address is not None or "RAY_ADDRESS" in os.environ:
-                asked = self.address or os.environ["RAY_ADDRESS"]
-                reason = str(error).strip().splitlines()[0]
-                raise UsageError(f"--ray-address {asked} cannot be used: {reason}") from error
-            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            ray.init(
-                address="local",
-                num_cpus=cores(),
-                object_store_memory=OBJECT_STORE,
-                include_dashboard=False,
-                **quiet,
-            )
+        named = self.address or os.environ.get("RAY_ADDRESS")
+        if named != "local":
+            try:
+                _check_answer(named or "")
+                ray.init(address=named or "auto", **quiet)
+                return
+            except (OSError, RuntimeError, ValueError) as error:
+                if named is not None:
+                    reason = str(error).strip().splitlines()[0]
+                    raise UsageError(f"--ray-address {named} cannot be used: {reason}") from error
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        ray.init(
+            address="local",
+            num_cpus=cores(),
+            object_store_memory=OBJECT_STORE,
+            include_dashboard=False,
+            **quiet,
+        )
 
     def _probe(self) -> None:
         """Raises UsageError unless every machine that runs may come to sees the folder."""
@@ -154,6 +158,13 @@ def _call(function: Callable[[], None], place: Path, environment: Mapping[str, s
     with suppress(FileNotFoundError):
         os.chdir(place)
     function()
+
+
+def _check_answer(address: str) -> None:
+    """Raises OSError if nothing answers at HOST:PORT; Ray itself would wait for very long."""
+    host, colon, port = address.rpartition("://")[2].rpartition(":")
+    if colon and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWERS).close()
 
 
 def _ask(node: str, path: Path) -> Any:

@@ -37,6 +37,7 @@ class SlurmCluster:
         gpus = options.gpus or 0
         if gpus != int(gpus):
             raise UsageError(f"--gpus must be a whole number with --launcher slurm, got {gpus:g}")
+        others = sbatch_options(options.slurm_options)
         self.executor = submitit.AutoExecutor(folder.resolve() / LOGS, cluster=kind)
         self.executor.update_parameters(
             cpus_per_task=self.cpus,
@@ -44,7 +45,7 @@ class SlurmCluster:
             mem_gb=options.memory,
             timeout_min=options.slurm_time or MINUTES,
             slurm_partition=options.slurm_partition,
-            slurm_additional_parameters=sbatch_options(options.slurm_options),
+            slurm_additional_parameters=others,
         )
 
     def start(self, name: str, function: Callable[..., None]) -> SlurmJob:

@@ -34,7 +34,8 @@ def add_launching(parser: argparse.ArgumentParser) -> None:
     where.add_argument(
         "--ray-address",
         metavar="ADDRESS",
-        help="of a Ray cluster, such as HOST:6379 (RAY_ADDRESS, one on this machine, or a new one)",
+        help="of a Ray cluster, such as HOST:6379; local starts one on this machine for as long as "
+        "the command takes (RAY_ADDRESS, else one that runs on this machine, else local)",
     )
     where.add_argument("--slurm-partition", metavar="NAME", help="(the cluster's default)")
     where.add_argument(
