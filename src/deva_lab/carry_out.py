@@ -49,7 +49,8 @@ def carry_out(
     todo = [settings for settings in runs if settings.id not in done]
     if not todo:
         return []
-    for settings in {(run.task, run.data, run.vocabulary): run for run in todo}.values():
+    ours = (run for run in todo if not run.task_place)
+    for settings in {(run.task, run.data, run.vocabulary): run for run in ours}.values():
         make_task(settings, report=shown.say)  # what is prepared once is prepared here
     failed: list[Result] = []
     launch = launch or run_all

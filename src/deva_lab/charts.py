@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .curves import Curve, final_loss, loss_range, mean_curve, rate_range
-from .figures import GREY, INK, draw
-from .palette import Style, styles
-from .progress import Result
-from .summary import best_runs, sensitivity
+from .curves import Curve, loss_range, rate_range
+from .figures import GREY, INK, draw, make_figure
+from .palette import Style
+from .summary import Point, Summary
 from .wording import count, listed, rate
 
 if TYPE_CHECKING:
@@ -21,31 +20,34 @@ if TYPE_CHECKING:
 MOST_LABELS = 12  # beside the lines; more of them go into a legend
 
 
-def draw_curves(results: Sequence[Result], folder: Path) -> list[Path]:
-    """The paths of curves.svg and curves.png, drawn from the results into a folder that exists."""
-    size = (9.0 if _varied(results) else 6.4, 4.0)
-    png, svg = draw(folder, "curves", size, lambda figure: _fill(figure, results))
+def draw_curves(summary: Summary, folder: Path) -> list[Path]:
+    """The paths of curves.svg and curves.png, drawn into a folder that exists."""
+    png, svg = draw(folder, "curves", _size(summary), lambda figure: fill(figure, summary))
     return [svg, png]
 
 
-def _fill(figure: Figure, results: Sequence[Result]) -> None:
-    both = _varied(results)
-    left, *right = figure.subplots(1, 2, width_ratios=[1.9, 1]) if both else [figure.add_subplot()]
-    looks = styles(result["label"] for result in results)
-    _draw_losses(left, figure, results, looks)
-    for axes in right:
-        _draw_rates(axes, results, looks)
+def figure_of(summary: Summary) -> Figure:
+    """The same as a figure of matplotlib."""
+    return make_figure(_size(summary), lambda figure: fill(figure, summary))
 
 
-def _varied(results: Sequence[Result]) -> bool:
-    return any(len(points) > 1 for points in sensitivity(results).values())
+def fill(figure: Figure, summary: Summary) -> None:
+    """Draw losses, and rates where they varied, into an empty figure."""
+    if not summary.varied:
+        draw_losses(figure.add_subplot(), figure, summary)
+        return
+    left, right = figure.subplots(1, 2, width_ratios=[1.9, 1])
+    draw_losses(left, figure, summary)
+    draw_rates(right, summary)
 
 
-def _draw_losses(
-    axes: Axes, figure: Figure, results: Sequence[Result], looks: dict[str, Style]
-) -> None:
-    chosen = best_runs(results)
-    curves = {label: mean_curve(runs) for label, runs in chosen.items()}
+def _size(summary: Summary) -> tuple[float, float]:
+    return (9.0 if summary.varied else 6.4, 4.0)
+
+
+def draw_losses(axes: Axes, figure: Figure, summary: Summary) -> None:
+    """Draw each optimizer's loss along the way, at its own best rate."""
+    curves, looks = summary.curves, summary.looks
     low, high, logarithmic = loss_range(list(curves.values()))
     if logarithmic:
         axes.set_yscale("log")
@@ -55,18 +57,14 @@ def _draw_losses(
     axes.set_xlim(0, max((max(c.units, default=0) for c in curves.values()), default=0) or 1)
     axes.xaxis.set_major_formatter(lambda value, _: count(value))
     axes.locator_params(axis="x", nbins=6)
-    axes.set_xlabel(results[0]["unit"] if results else "units")
+    axes.set_xlabel(summary.unit)
     axes.set_ylabel("validation loss")
     axes.grid(axis="y")
     _name_lines(axes, figure, curves, looks)
-    lost = [looks[label].name for label, runs in chosen.items() if _lost(runs)]
+    lost = [looks[row.label].name for row in summary.rows if row.diverged]
     if lost:
         place: dict[str, Any] = {"ha": "right", "va": "top", "transform": axes.transAxes}
         axes.text(0.98, 0.97, f"diverged: {listed(lost)}", color=GREY, fontsize=8, **place)
-
-
-def _lost(runs: Sequence[Result]) -> bool:
-    return any(math.isinf(final_loss(run)) for run in runs)
 
 
 def draw_curve(axes: Axes, curve: Curve, look: Style) -> None:
@@ -138,8 +136,9 @@ def spread_out(heights: dict[str, float], *, gap: float) -> dict[str, float]:
     }
 
 
-def _draw_rates(axes: Axes, results: Sequence[Result], looks: dict[str, Style]) -> None:
-    grid = sensitivity(results)
+def draw_rates(axes: Axes, summary: Summary) -> None:
+    """Draw each optimizer's final loss against the learning rate."""
+    grid, looks = summary.sensitivity, summary.looks
     axes.set_xscale("log")
     axes.set_ylim(*rate_range([loss for points in grid.values() for _, loss, _ in points]))
     for label, points in grid.items():
@@ -152,9 +151,7 @@ def _draw_rates(axes: Axes, results: Sequence[Result], looks: dict[str, Style]) 
     axes.grid(axis="y")
 
 
-def _draw_rate_curve(
-    axes: Axes, points: Sequence[tuple[float, float, float | None]], look: Style
-) -> None:
+def _draw_rate_curve(axes: Axes, points: Sequence[Point], look: Style) -> None:
     """Draws one optimizer's losses over rates; a cross at the top is a rate that diverged."""
     shown = [point for point in points if math.isfinite(point[1])]
     lost = [lr for lr, loss, _ in points if math.isinf(loss)]

@@ -195,4 +195,4 @@ _KNOWN: Final[Mapping[str, Callable[[Given], Texts]]] = MappingProxyType(
     }
 )
 _LISTS: Final = ("optimizers", "log")
-_PATHS: Final = ("data", "source")
+_PATHS: Final = ("data", "source", "task")

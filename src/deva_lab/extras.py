@@ -13,9 +13,12 @@ from .errors import MissingExtra
 EXTRAS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
     {
         "PIL": ("pillow", "lab"),
+        "jinja2": ("jinja2", "lab"),
+        "markdown_it": ("markdown-it-py", "lab"),
         "matplotlib": ("matplotlib", "lab"),
         "numpy": ("numpy", "lab"),
         "rich": ("rich", "lab"),
+        "scipy": ("scipy", "lab"),
         "sklearn": ("scikit-learn", "lab"),
         "tiktoken": ("tiktoken", "lab"),
         "tokenizers": ("tokenizers", "lab"),

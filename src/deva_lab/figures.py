@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -45,17 +46,30 @@ def draw(
         size: Width and height in inches.
         fill: Puts axes and lines into the empty figure.
     """
-    try:
-        import matplotlib
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtra("matplotlib", extra="lab") from error
     png, svg = folder / f"{name}.png", folder / f"{name}.svg"
-    with matplotlib.rc_context(LOOK):
-        figure = Figure(figsize=size, layout="constrained")
-        FigureCanvasAgg(figure)
-        fill(figure)
+    with look():
+        figure = make_figure(size, fill)
         figure.savefig(png, dpi=DPI)
         figure.savefig(svg, metadata={"Date": None})
     return png, svg
+
+
+def make_figure(size: tuple[float, float], fill: Callable[[Figure], None]) -> Figure:
+    """A figure of this size in inches, filled, that pyplot knows nothing of."""
+    with look():
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=size, layout="constrained")
+        FigureCanvasAgg(figure)
+        fill(figure)
+    return figure
+
+
+def look() -> AbstractContextManager[None]:
+    """The settings of matplotlib with which all figures are drawn, for a while."""
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise MissingExtra("matplotlib", extra="lab") from error
+    return matplotlib.rc_context(LOOK)

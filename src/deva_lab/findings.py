@@ -1,89 +1,229 @@
-"""The finding of a comparison in words, and no more than the numbers carry."""
+"""A comparison in words and cells, and no more than the numbers carry."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import fmean
 
 from .palette import name
-from .tables import Row
-from .wording import listed, loss, loss_format, percent, rate
+from .summary import Failure, Row, Summary
+from .tables import aligned, markdown_table
+from .tuned import TUNED
+from .wording import NONE, listed, loss, loss_format, megabytes, milliseconds, percent, rate
+
+Column = tuple[str, list[str]]  # heading, in one or two lines, and cells
+
+LEAST = 0.01  # what two seeds of a language model of a few million weights usually differ by
+WIDE = 60  # letters of an error in a table
 
 
-def headline(rows: Sequence[Row]) -> str:
+# --- The table ------------------------------------------------------------------------------------
+
+
+def columns(summary: Summary) -> list[Column]:
+    """The columns of the table, first the names; one that would be empty is left out."""
+    rows, failures, spec = summary.rows, summary.failures, spec_of(summary)
+    several = [row for row in rows if len(rows) > 1]  # alone, there is nothing to compare with
+    none = [NONE] * len(failures)
+    table = [
+        ("final\nloss", [_loss(row, spec) for row in rows] + ["failed"] * len(failures)),
+        (f"{summary.unit}\nto target", [percent(row.units_to_target) for row in several] + none),
+        ("time\nto target", [percent(row.seconds_to_target) for row in several] + none),
+        ("best\nloss", [loss(row.best, spec) for row in rows] + none),
+        ("accuracy", [percent(row.accuracy, 1) for row in rows] + none),
+        ("lr", _even([rate(row.lr) + "*" * row.lr_at_edge for row in rows] + _rates(failures))),
+        ("seeds", [str(row.seeds) for row in rows] + [str(len(each.seeds)) for each in failures]),
+        ("model\nms", [milliseconds(row.model_ms) for row in rows] + none),
+        ("optimizer\nms", [milliseconds(row.optimizer_ms) for row in rows] + none),
+        ("data\nms", [milliseconds(row.data_ms) for row in rows] + none),
+        ("state", [megabytes(row.state_bytes) for row in rows] + none),
+        ("error", [NONE] * len(rows) + [_short(each.error) for each in failures]),
+    ]
+    names = [row.label for row in rows] + [each.label for each in failures]
+    shown = [(head, cells) for head, cells in table if any(cell != NONE for cell in cells)]
+    return [("optimizer", names), *shown]
+
+
+def table(summary: Summary) -> str:
+    """The comparison as aligned plain text, the notes below."""
+    heads, cells = zip(*columns(summary), strict=True)
+    words = [index for index, head in enumerate(heads) if head in ("optimizer", "error")]
+    text = aligned(heads, list(zip(*cells, strict=True)), left=words, ruled=True)
+    return "\n".join([text, "", *notes(summary)]).rstrip()
+
+
+def markdown(summary: Summary) -> str:
+    """The comparison as a Markdown table, the notes below."""
+    heads, cells = zip(*columns(summary), strict=True)
+    text = markdown_table(heads, list(zip(*cells, strict=True)), right=True)
+    remarks = "\n".join(f"- {note}".replace("- *", r"- \*") for note in notes(summary))
+    return f"{text}\n\n{remarks}".rstrip() + "\n"
+
+
+def spec_of(summary: Summary) -> str:
+    """The format of the losses of a comparison."""
+    return loss_format([row.final for row in summary.rows], [row.spread for row in summary.rows])
+
+
+def _loss(row: Row, spec: str) -> str:
+    text = loss(row.final, spec)
+    return text if row.spread is None else f"{text} ± {row.spread:{spec}}"
+
+
+def _rates(failures: Sequence[Failure]) -> list[str]:
+    return ["/".join(map(rate, each.rates)) for each in failures]
+
+
+def _even(cells: list[str]) -> list[str]:
+    """Cells that line up at the right although only some end in a star."""
+    starred = any(cell.endswith("*") for cell in cells)
+    return [cell if cell.endswith("*") or not starred else f"{cell} " for cell in cells]
+
+
+def _short(error: str) -> str:
+    line = next(iter(error.strip().splitlines()), "")
+    return line if len(line) <= WIDE else f"{line[: WIDE - 1]}…"
+
+
+# --- Notes ----------------------------------------------------------------------------------------
+
+
+def notes(summary: Summary) -> list[str]:
+    """What a reader must know: target, whence the settings, rates, noise, what did not end."""
+    rows, spec = summary.rows, spec_of(summary)
+    texts = [
+        f"Target: the final loss of {name(row.label)}, {loss(row.final, spec)}; "
+        f"{summary.unit} and time to it are in per cent of what {name(row.label)} took in all."
+        for row in rows
+        if row.baseline and row.diverged == 0 and len(rows) > 1
+    ]
+    if len(rows) > 1 and all(row.rates == 1 and row.lr == TUNED.get(row.label) for row in rows):
+        texts.append(
+            "Each optimizer has the settings and the learning rate that the race found best for it "
+            "(docs/race.md); nothing was tuned on this task."
+        )
+    texts += noise(summary)
+    if edge := [name(row.label) for row in rows if row.lr_at_edge]:
+        texts.append(f"* The best rate of {listed(edge)} is at an end of the grid: widen it.")
+    texts += [
+        f"{name(row.label)}: {row.diverged} of {row.seeds} runs diverged at lr {rate(row.lr)}"
+        f"{', its best rate' if row.rates > 1 else ''}."
+        for row in rows
+        if row.diverged
+    ]
+    texts += [
+        f"{name(each.label)} at lr {listed(map(rate, each.rates))}, seed "
+        f"{listed(map(str, each.seeds))} failed: {each.error.strip()}"
+        for each in summary.failures
+    ]
+    if summary.stopped:
+        texts.append(f"Left out, because stopped before their end: {summary.stopped} runs.")
+    return texts
+
+
+def noise(summary: Summary) -> list[str]:
+    """A sentence on which differences of final losses are chance; none where nothing ended.
+
+    The spreads of all optimizers are pooled. Two means differ by chance, in 19 of 20 cases, by less
+    than Student's t times the standard error of their difference.
+    """
+    ended = [row for row in summary.rows if math.isfinite(row.final)]
+    known = [(row.spread, row.seeds) for row in ended if row.spread is not None]
+    spec = spec_of(summary)
+    if not known:
+        if not ended or spec.endswith("e"):
+            return []
+        return [
+            f"One seed each: the spread is not known, and a difference below about {LEAST} "
+            "should not be believed."
+        ]
+    from scipy.stats import t  # takes a second to import
+
+    freedom = sum(seeds - 1 for _, seeds in known)
+    spread = math.sqrt(sum(s * s * (seeds - 1) for s, seeds in known) / freedom)
+    chance = t.ppf(0.975, freedom) * spread * math.sqrt(2 / fmean(seeds for _, seeds in known))
+    return [
+        f"Noise: from seed to seed a final loss varies by ± {spread:{spec}}, so a difference of "
+        f"two means below about {chance:{spec}} may be chance."
+    ]
+
+
+# --- Sentences ------------------------------------------------------------------------------------
+
+
+def headline(summary: Summary) -> str:
     """One sentence: what the best optimizer did, compared with the baseline."""
+    rows = summary.rows
     ended = [row for row in rows if math.isfinite(row.final)]
     if not ended:
-        return _none_ended(rows) if rows else "There are no results."
+        failed = "Every run failed." if summary.failures else "There are no results."
+        return "Every optimizer diverged." if rows else failed
     best, *others = ended
-    baseline = next(row for row in rows if row.baseline)
+    baseline = next((row for row in rows if row.baseline), None)
     if len(rows) == 1:
-        return f"{name(best.label)} ended at a validation loss of {_loss(best, rows)}."
-    if baseline not in ended:
-        lost = "diverged" if baseline.diverged else "failed"
-        return f"{name(baseline.label)} {lost}; {name(best.label)} ended lowest."
+        return f"{name(best.label)} ended at a validation loss of {_loss(best, spec_of(summary))}."
+    if baseline is None or baseline.diverged:
+        how = "failed" if baseline is None else "diverged"
+        return f"{name(summary.baseline or '')} {how}; {name(best.label)} ended lowest."
     if best.baseline:
         return _baseline_is_best(best, others)
-    return _against(best, baseline, rows)
+    return _against(best, baseline, summary)
 
 
-def details(rows: Sequence[Row]) -> list[str]:
-    """The sentences below the headline: final losses, time, the second, what is not known."""
-    ended = [row for row in rows if math.isfinite(row.final)]
-    if not ended or len(rows) == 1:
-        return [_seeds(ended)] if ended else []
+def details(summary: Summary) -> list[str]:
+    """The sentences below the headline: final losses, time, the second, rates at an edge."""
+    spec = spec_of(summary)
+    ended = [row for row in summary.rows if math.isfinite(row.final)]
+    if not ended or len(summary.rows) == 1:
+        return []
     best, *others = ended
-    baseline = next(row for row in rows if row.baseline)
+    baseline = next((row for row in others if row.baseline), None)
+    ends = f"{name(best.label)} ended at a validation loss of {_loss(best, spec)}"
     sentences = [
-        f"{name(best.label)} ended at a validation loss of {_loss(best, rows)}"
-        + (f", {name(baseline.label)} at {_loss(baseline, rows)}." if baseline in others else ".")
+        f"{ends}, {name(baseline.label)} at {_loss(baseline, spec)}." if baseline else ends + "."
     ]
-    if baseline in others and best.seconds_to_target is not None and _apart(best, baseline):
+    if baseline and best.seconds_to_target is not None and _apart(best, baseline):
         sentences.append(
             f"In training time that is {percent(best.seconds_to_target)} "
             f"of what {name(baseline.label)} took."
         )
     if others and others[0] is not baseline:
-        sentences.append(_second(best, others[0], rows))
-    sentences.append(_seeds(ended))
-    sentences += _edges(ended)
-    return [sentence for sentence in sentences if sentence]
+        sentences.append(_second(best, others[0], spec))
+    if edge := [f"{name(row.label)} ({rate(row.lr)})" for row in ended if row.lr_at_edge]:
+        grid = f"The best learning rate is at an end of the grid for {listed(edge)}: widen it."
+        sentences.append(grid)
+    return sentences
 
 
-def noise(one: Row, other: Row) -> float | None:
-    """The larger spread of two rows; None where neither has one."""
-    return max((row.spread for row in (one, other) if row.spread is not None), default=None)
-
-
-def _none_ended(rows: Sequence[Row]) -> str:
-    diverged, failed = any(row.diverged for row in rows), any(row.failures for row in rows)
-    lost = [word for word, any_ in (("diverged", diverged), ("failed", failed)) if any_]
-    return f"Every optimizer {' or '.join(lost)}."
-
-
-def _against(best: Row, baseline: Row, rows: Sequence[Row]) -> str:
+def _against(best: Row, baseline: Row, summary: Summary) -> str:
     if not _apart(best, baseline):
         return _no_difference(best, baseline)
     if best.units_to_target is None:
-        gap = loss(baseline.final - best.final, _spec(rows))
+        gap = loss(baseline.final - best.final, spec_of(summary))
         return f"{name(best.label)} ended {gap} below {name(baseline.label)}."
     return (
         f"{name(best.label)} reached {name(baseline.label)}’s final loss "
-        f"with {percent(best.units_to_target)} of its {best.unit}."
+        f"with {percent(best.units_to_target)} of its {summary.unit}."
     )
 
 
 def _baseline_is_best(best: Row, others: Sequence[Row]) -> str:
     if not others:
-        return f"Only {name(best.label)} came to its end."
+        return f"Only {name(best.label)} did not diverge."
     if not _apart(best, others[0]):
         return _no_difference(best, others[0])
     return f"No optimizer ended below {name(best.label)}."
 
 
+def _spread(one: Row, other: Row) -> float | None:
+    """The larger spread of two rows; None where neither has one."""
+    return max((row.spread for row in (one, other) if row.spread is not None), default=None)
+
+
 def _apart(best: Row, other: Row) -> bool:
     """Whether two differ by more than the larger spread; unknown, with one seed, counts as so."""
-    spread = noise(best, other)
+    spread = _spread(best, other)
     return spread is None or other.final - best.final > spread
 
 
@@ -94,34 +234,10 @@ def _no_difference(best: Row, other: Row) -> str:
     )
 
 
-def _second(best: Row, second: Row, rows: Sequence[Row]) -> str:
-    text = f"{name(second.label)} came second with {_loss(second, rows)}"
-    if noise(best, second) is None:
+def _second(best: Row, second: Row, spec: str) -> str:
+    text = f"{name(second.label)} came second with {_loss(second, spec)}"
+    if _spread(best, second) is None:
         return f"{text}."
     if not _apart(best, second):
         return f"{text}, within the spread over seeds: the order of the two is open."
     return f"{text}, behind by more than the spread over seeds."
-
-
-def _seeds(rows: Sequence[Row]) -> str:
-    if len(rows) == 1 and rows[0].seeds == 1:
-        return "One seed, so the spread is not known."
-    if all(row.seeds == 1 for row in rows):
-        return "One seed each, so the spread is not known and a small difference may be chance."
-    return ""
-
-
-def _edges(rows: Sequence[Row]) -> list[str]:
-    edge = [f"{name(row.label)} ({rate(row.lr)})" for row in rows if row.lr_at_edge]
-    if not edge:
-        return []
-    return [f"The best learning rate is at an end of the grid for {listed(edge)}: widen it."]
-
-
-def _spec(rows: Sequence[Row]) -> str:
-    return loss_format([row.final for row in rows], [row.spread for row in rows])
-
-
-def _loss(row: Row, rows: Sequence[Row]) -> str:
-    spread = "" if row.spread is None else f" ± {row.spread:{_spec(rows)}}"
-    return f"{loss(row.final, _spec(rows))}{spread}"

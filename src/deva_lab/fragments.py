@@ -9,12 +9,12 @@ from html import escape
 from typing import Any
 
 from .curves import final_loss
+from .findings import columns
 from .palette import Style, name
-from .progress import Result, is_failed
-from .summary import by_rate
+from .progress import Result
+from .summary import Row, Summary
 from .svg import series_style
-from .tables import Row, columns, final_text
-from .wording import count, loss_format, megabytes, milliseconds, rate
+from .wording import count, loss, loss_format, megabytes, milliseconds, rate
 
 PARTS = {"model": "forward and backward", "optimizer": "optimizer", "data": "data"}
 WIDE = 18  # letters of a value that needs a line of its own
@@ -36,8 +36,7 @@ def facts(results: Sequence[Result]) -> str:
     """One line on what was trained: task, data, size, length."""
     if not results:
         return ""
-    first = max(results, key=lambda result: result["parameters"] > 0)  # one that has a model
-    common = _common([result["settings"] for result in results])
+    first, common = results[0], _common([result["settings"] for result in results])
     parts = [str(common[key]) for key in ("task", "size", "data") if common.get(key)]
     parts.append(f"{count(first['parameters'])} parameters")
     if "steps" in common:
@@ -46,15 +45,15 @@ def facts(results: Sequence[Result]) -> str:
     return " · ".join(parts)
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(summary: Summary) -> str:
     """The table of the comparison, best first."""
-    shown = columns(rows)
+    (_, names), *shown = columns(summary)
     head = "".join(f'<th scope="col">{escape(text)}</th>' for text, _ in shown)
     body = "".join(
-        f'<tr{" class=first" if index == 0 else ""}><th scope="row">{escape(name(row.label))}</th>'
+        f'<tr{" class=first" if index == 0 else ""}><th scope="row">{escape(name(label))}</th>'
         + "".join(f"<td>{_faint_spread(cells[index])}</td>" for _, cells in shown)
         + "</tr>"
-        for index, row in enumerate(rows)
+        for index, label in enumerate(names)
     )
     return (
         f'<table><thead><tr><th scope="col">optimizer</th>{head}</tr></thead>'
@@ -69,7 +68,7 @@ def legend(rows: Sequence[Row], looks: dict[str, Style]) -> str:
         f"<li {series_style(looks[row.label])}>"
         '<button type="button" aria-pressed="true" disabled>'
         f"{_swatch(looks[row.label])}<span>{escape(name(row.label))}</span>"
-        f'<span class="value">{final_text(row, spec)}</span></button></li>'
+        f'<span class="value">{loss(row.final, spec)}</span></button></li>'
         for row in rows
     )
     return f'<ul class="legend" aria-label="Optimizers shown">{entries}</ul>'
@@ -91,7 +90,7 @@ def rates(chart: str, rows: Sequence[Row], looks: dict[str, Style]) -> str:
     )
 
 
-def costs(rows: Sequence[Row], chosen: dict[str, list[Result]]) -> str:
+def costs(rows: Sequence[Row]) -> str:
     """Bars of the time of a step, split, and of the memory of the optimizer's state."""
     key = "".join(f'<li><span class="{part}"></span>{text}</li>' for part, text in PARTS.items())
     timed = [row for row in rows if row.model_ms is not None]
@@ -102,18 +101,19 @@ def costs(rows: Sequence[Row], chosen: dict[str, list[Result]]) -> str:
             for row in rows
         ]
     )
-    return f"{times}<h3>State of the optimizer</h3>{states}{_peaks(rows, chosen)}"
+    return f"{times}<h3>State of the optimizer</h3>{states}{_peaks(rows)}"
 
 
-def made(results: Sequence[Result], command: str) -> str:
+def made(summary: Summary, command: str) -> str:
     """The command, the settings, the versions and the machine, and the runs that diverged."""
+    results = summary.results
     settings = _common([result["settings"] for result in results])
     environment = _common([result.get("environment") or {} for result in results])
     blocks = [f"<pre><code>{escape(command)}</code></pre>" if command else ""]
     for title, values in (("Settings", settings), ("Versions and machine", environment)):
         if values:
             blocks.append(f"<h3>{title}</h3>{_definitions(values)}")
-    if lost := _diverged(results):
+    if lost := _diverged(summary):
         blocks.append(f"<h3>Runs that diverged</h3>{items(lost, 'notes')}")
     return "".join(blocks)
 
@@ -147,17 +147,11 @@ def _times(rows: Sequence[Row]) -> str:
     return _bars(bars)
 
 
-def _peaks(rows: Sequence[Row], chosen: dict[str, list[Result]]) -> str:
-    peaks = {
-        row.label: max((run.get("peak_memory_bytes") or 0 for run in chosen[row.label]), default=0)
-        for row in rows
-    }
-    if not any(peaks.values()):
+def _peaks(rows: Sequence[Row]) -> str:
+    if not any(row.peak_bytes for row in rows):
         return ""
-    bars = _bars(
-        [(row, [("state", peaks[row.label])], megabytes(peaks[row.label])) for row in rows]
-    )
-    return f"<h3>Peak memory of the device</h3>{bars}"
+    bars = [(row, [("state", float(row.peak_bytes))], megabytes(row.peak_bytes)) for row in rows]
+    return f"<h3>Peak memory of the device</h3>{_bars(bars)}"
 
 
 def _bars(bars: Sequence[tuple[Row, list[tuple[str, float]], str]]) -> str:
@@ -197,11 +191,11 @@ def _definitions(values: dict[str, Any]) -> str:
     return f"<dl>{entries}</dl>"
 
 
-def _diverged(results: Sequence[Result]) -> list[str]:
+def _diverged(summary: Summary) -> list[str]:
     texts = []
-    for label, groups in by_rate(results).items():
+    for label, groups in summary.by_rate.items():
         for lr, runs in groups.items():
-            lost = [run for run in runs if math.isinf(final_loss(run)) and not is_failed(run)]
+            lost = [run for run in runs if math.isinf(final_loss(run))]
             if not lost:
                 continue
             seeds = ", ".join(str(run["settings"].get("seed", "–")) for run in lost)

@@ -12,48 +12,36 @@ from string import Template
 from typing import Any
 
 from . import fragments
-from .curves import Curve, loss_range, mean_curve, rate_range
-from .findings import details, headline
-from .palette import Style, styles
-from .progress import Result
-from .summary import best_runs, sensitivity, summarise
+from .curves import loss_range, mean_curve, rate_range
+from .findings import details, headline, notes, spec_of
+from .palette import Style
+from .summary import Point, Summary
 from .svg import Axis, Line, line_chart
-from .tables import Row, notes
-from .wording import loss_format
 
 TITLE = "Comparison of optimizers"
 
 
-def render(
-    results: Sequence[Result],
-    *,
-    command: str,
-    title: str | None = None,
-    baseline: str | None = None,
-) -> str:
+def render(summary: Summary, *, command: str, title: str | None = None) -> str:
     """The page as HTML, with styles, scripts and data inside and nothing to fetch."""
-    rows = summarise(results, baseline)
-    looks = styles(row.label for row in rows)
-    chosen = best_runs(results)
-    unit = rows[0].unit if rows else "units"
+    rows = summary.rows
     return Template(part("report.html")).substitute(
         title=escape(title or TITLE),
         css=part("report.css"),
         theme=part("theme.js"),
         js=part("report.js"),
-        headline=fragments.unbroken(headline(rows)),
-        details=f"<p>{fragments.unbroken(' '.join(details(rows)))}</p>",
-        facts=escape(fragments.facts(results)),
-        table=fragments.table(rows),
-        notes=fragments.items(notes(rows), "notes"),
-        unit=escape(unit),
-        legend=fragments.legend(rows, looks),
-        curves=_still_curves(rows, chosen, looks, unit),
-        caption=escape(_caption(results, rows)),
-        rates=_rates(results, rows, looks),
-        costs=fragments.costs(rows, chosen),
-        made=fragments.made(results, command),
-        data=script_json(page_data(results, rows, looks)),
+        headline=fragments.unbroken(headline(summary)),
+        details=f"<p>{fragments.unbroken(' '.join(details(summary)))}</p>",
+        facts=escape(fragments.facts(summary.results)),
+        table=fragments.table(summary),
+        notes=fragments.items(notes(summary), "notes"),
+        unit=escape(summary.unit),
+        legend=fragments.legend(rows, summary.looks),
+        curves=_still_curves(summary),
+        caption=escape(_caption(summary)),
+        rates=_rates(summary),
+        costs=fragments.costs(rows),
+        made=fragments.made(summary, command),
+        data=script_json(page_data(summary)),
     )
 
 
@@ -72,17 +60,13 @@ def script_json(value: object) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def page_data(
-    results: Sequence[Result], rows: Sequence[Row], looks: dict[str, Style]
-) -> dict[str, Any]:
+def page_data(summary: Summary) -> dict[str, Any]:
     """What the script of the page draws from."""
-    chosen = best_runs(results)
-    grid = sensitivity(results)
-    curves = {row.label: mean_curve(chosen[row.label]) for row in rows}
+    grid, curves, looks = summary.sensitivity, summary.curves, summary.looks
     low, high, logarithmic = loss_range(list(curves.values()))
-    spec = loss_format([row.final for row in rows], [row.spread for row in rows])
+    spec = spec_of(summary)
     return {
-        "unit": rows[0].unit if rows else "units",
+        "unit": summary.unit,
         "decimals": None if spec.endswith("e") else int(spec[1]),
         "range": {"low": low, "high": high, "log": logarithmic},
         "rateRange": rate_range([loss for points in grid.values() for _, loss, _ in points]),
@@ -90,15 +74,15 @@ def page_data(
             {
                 **asdict(looks[row.label]),
                 "final": row.final if math.isfinite(row.final) else None,
-                "diverged": math.isinf(row.final),
+                "diverged": row.diverged > 0,
                 "mean": _short(asdict(curves[row.label])),
-                "runs": [_short(asdict(mean_curve([run]))) for run in chosen[row.label]],
+                "runs": [_short(asdict(mean_curve([run]))) for run in summary.chosen[row.label]],
                 "rates": [
                     (lr, loss if math.isfinite(loss) else None, spread)
                     for lr, loss, spread in grid[row.label]
                 ],
             }
-            for row in rows
+            for row in summary.rows
         ],
     }
 
@@ -108,10 +92,8 @@ def _short(curve: dict[str, list[float]]) -> dict[str, list[float]]:
     return {key: [float(f"{value:.6g}") for value in values] for key, values in curve.items()}
 
 
-def _still_curves(
-    rows: Sequence[Row], chosen: dict[str, list[Result]], looks: dict[str, Style], unit: str
-) -> str:
-    curves: dict[str, Curve] = {row.label: mean_curve(chosen[row.label]) for row in rows}
+def _still_curves(summary: Summary) -> str:
+    curves, looks, unit = summary.curves, summary.looks, summary.unit
     low, high, logarithmic = loss_range(list(curves.values()))
     longest = max((max(curve.units, default=0) for curve in curves.values()), default=0)
     lines = [
@@ -123,19 +105,19 @@ def _still_curves(
     return line_chart(lines, across, up, f"Validation loss against {unit}")
 
 
-def _caption(results: Sequence[Result], rows: Sequence[Row]) -> str:
-    gpt = any(result["settings"].get("task") == "gpt" for result in results)
-    unit = rows[0].unit if rows else "units"
-    text = f"Validation loss in nats a {unit.removesuffix('s')}" if gpt else "Validation loss"
-    text += ", each optimizer at its own best learning rate" * any(row.rates > 1 for row in rows)
-    text += "; line: mean, band: lowest to highest seed" * any(row.seeds > 1 for row in rows)
-    return f"{text}."
+def _caption(summary: Summary) -> str:
+    gpt = any(run["settings"].get("task") == "gpt" for run in summary.results)
+    one = summary.unit.removesuffix("s")
+    text = f"Validation loss in nats a {one}" if gpt else "Validation loss"
+    text += ", each optimizer at its own best learning rate" * summary.varied
+    several = any(row.seeds > 1 for row in summary.rows)
+    return text + "; line: mean, band: lowest to highest seed" * several + "."
 
 
-def _rates(results: Sequence[Result], rows: Sequence[Row], looks: dict[str, Style]) -> str:
+def _rates(summary: Summary) -> str:
     """The section on learning rates; nothing where each optimizer had one."""
-    grid = sensitivity(results)
-    if not any(row.rates > 1 for row in rows):
+    grid, rows, looks = summary.sensitivity, summary.rows, summary.looks
+    if not summary.varied:
         return ""
     tried = sorted({lr for points in grid.values() for lr, _, _ in points})
     low, high = rate_range([loss for points in grid.values() for _, loss, _ in points])
@@ -145,7 +127,14 @@ def _rates(results: Sequence[Result], rows: Sequence[Row], looks: dict[str, Styl
     return fragments.rates(line_chart(lines, across, Axis("loss", low, high), name), rows, looks)
 
 
-def _rate_line(points: Sequence[tuple[float, float, float | None]], look: Style) -> Line:
+def _rate_line(points: Sequence[Point], look: Style) -> Line:
     shown = [(lr, loss) for lr, loss, _ in points if math.isfinite(loss)]
     lost = [lr for lr, loss, _ in points if math.isinf(loss)]
     return Line(look, [lr for lr, _ in shown], [loss for _, loss in shown], crosses=lost)
+
+
+def notebook(summary: Summary) -> str:
+    """The finding, the table and the chart of losses, for the output of a cell."""
+    rows = fragments.table(summary), fragments.items(notes(summary), "notes")
+    chart = _still_curves(summary) if summary.rows else ""
+    return f"<p><strong>{fragments.unbroken(headline(summary))}</strong></p>{''.join(rows)}{chart}"

@@ -1,20 +1,21 @@
-"""From finished runs to the table: each optimizer at its own best learning rate, over seeds."""
+"""From the results of runs to what is said of them, computed once for table, chart and page."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean, median, stdev
 
 from .curves import Curve, final_loss, finite, mean_curve, reach
 from .errors import UsageError, unknown
 from .files import read_lines
-from .palette import method
-from .progress import Result, is_failed
-from .tables import Row, markdown, table
+from .palette import Style, method, styles
+from .progress import Result
 
-__all__ = ["Row", "markdown", "read_results", "sensitivity", "summarise", "table"]
+Point = tuple[float, float, float | None]  # learning rate, mean final loss, spread
 
 
 def read_results(path: Path) -> list[Result]:
@@ -34,102 +35,152 @@ def read_results(path: Path) -> list[Result]:
     return list(results.values())
 
 
-def by_rate(results: Sequence[Result]) -> dict[str, dict[float, list[Result]]]:
-    """Label → learning rate, ascending → runs."""
-    groups: dict[str, dict[float, list[Result]]] = {}
-    for result in sorted(results, key=lambda result: float(result["settings"]["lr"])):
-        rates = groups.setdefault(result["label"], {})
-        rates.setdefault(float(result["settings"]["lr"]), []).append(result)
-    order = dict.fromkeys(result["label"] for result in results)
-    return {label: groups[label] for label in order}
+@dataclass(frozen=True)
+class Row:
+    """What one optimizer did at the learning rate with its lowest mean final loss."""
+
+    label: str
+    lr: float
+    seeds: int  # runs at that rate
+    final: float  # mean validation loss at the end; infinite where a run diverged
+    spread: float | None  # sample standard deviation of it; None for one seed
+    best: float  # lowest loss along the way, mean over seeds
+    accuracy: float | None  # at the end, mean
+    units_to_target: float | None  # to the baseline's final loss, as a fraction of its units
+    seconds_to_target: float | None  # likewise of its seconds
+    model_ms: float | None  # medians of a step: forward and backward,
+    optimizer_ms: float | None  # the optimizer's step,
+    data_ms: float | None  # making the batch
+    state_bytes: int
+    peak_bytes: int  # the most that the device had in use; 0 where it was not measured
+    parameters: int
+    diverged: int  # runs at that rate that diverged
+    rates: int  # learning rates tried
+    lr_at_edge: bool  # the best rate is the least or the greatest of several
+    baseline: bool
 
 
-def best_runs(results: Sequence[Result]) -> dict[str, list[Result]]:
-    """Label → its runs at its best rate: the lowest mean final loss, else the fewest lost."""
+@dataclass(frozen=True)
+class Failure:
+    """Runs of one optimizer that ended with the same error."""
 
-    def badness(runs: list[Result]) -> tuple[float, int]:
-        losses = [final_loss(run) for run in runs]
-        return fmean(losses), losses.count(math.inf)
-
-    return {label: min(rates.values(), key=badness) for label, rates in by_rate(results).items()}
-
-
-def sensitivity(results: Sequence[Result]) -> dict[str, list[tuple[float, float, float | None]]]:
-    """Label → (learning rate, mean final loss, spread), ascending; infinite where one diverged."""
-    return {
-        label: [(rate, *_mean_and_spread(runs)) for rate, runs in rates.items()]
-        for label, rates in by_rate(results).items()
-    }
+    label: str
+    error: str
+    rates: list[float]
+    seeds: list[int]
 
 
-def baseline_of(results: Sequence[Result], baseline: str | None = None) -> str:
-    """The label to compare with: the given one, else AdamW, else the first."""
-    labels = list(dict.fromkeys(result["label"] for result in results))
-    if baseline is not None and baseline not in labels:
-        raise unknown("baseline", baseline, labels)
-    adamw = sorted((label for label in labels if method(label) == "adamw"), key=len)
-    return baseline or next(iter(adamw + labels))
+class Summary:
+    """Results, grouped and judged: each optimizer at its own best learning rate, over seeds.
+
+    Attributes:
+        results: The runs that ended, by finishing or by diverging.
+        stopped: How many runs were stopped before their end; nothing else is said of them.
+        failures: The runs that raised an error.
+        by_rate: Label → learning rate, ascending → runs.
+        chosen: Label → its runs at its best rate: that of the lowest mean final loss.
+        curves: Label → the mean of these runs.
+        sensitivity: Label → points over learning rates; the loss is infinite where one diverged.
+        baseline: The label whose final loss is the target: the given one, else AdamW, else the
+            first.
+        rows: One an optimizer, lowest final loss first.
+        looks: Label → how it is drawn.
+        unit: What the models were fed with: tokens, images.
+
+    Raises:
+        UsageError: If there is no run with the label of the baseline.
+    """
+
+    def __init__(self, results: Sequence[Result], baseline: str | None = None) -> None:
+        self.results = [run for run in results if run["status"] not in ("failed", "stopped")]
+        self.stopped = sum(run["status"] == "stopped" for run in results)
+        self.failures = _failures([run for run in results if run["status"] == "failed"])
+        self.by_rate = _by_rate(self.results)
+        self.chosen = {label: min(r.values(), key=_rank) for label, r in self.by_rate.items()}
+        self.curves = {label: mean_curve(runs) for label, runs in self.chosen.items()}
+        self.sensitivity: dict[str, list[Point]] = {
+            label: [(rate, *_mean_and_spread(runs)) for rate, runs in rates.items()]
+            for label, rates in self.by_rate.items()
+        }
+        self.baseline = _baseline(results, list(self.chosen), baseline)
+        self.rows = sorted(map(self._row, self.chosen), key=lambda row: (row.final, row.best))
+        self.looks: dict[str, Style] = styles(self.chosen)
+        self.unit = str(self.results[0]["unit"]) if self.results else "units"
+
+    @cached_property
+    def varied(self) -> bool:
+        """Whether an optimizer ran at more than one learning rate."""
+        return any(row.rates > 1 for row in self.rows)
+
+    def _row(self, label: str) -> Row:
+        runs, rates, curve = self.chosen[label], list(self.by_rate[label]), self.curves[label]
+        lr = float(runs[0]["settings"]["lr"])
+        final, spread = _mean_and_spread(runs)
+        target, reference = self._target
+        return Row(
+            label=label,
+            lr=lr,
+            seeds=len(runs),
+            final=final,
+            spread=spread,
+            best=_best(runs),
+            accuracy=_accuracy(runs),
+            units_to_target=_fraction(curve.units, curve.loss, target, reference.units),
+            seconds_to_target=_fraction(curve.seconds, curve.loss, target, reference.seconds),
+            model_ms=_milliseconds(runs, "model"),
+            optimizer_ms=_milliseconds(runs, "optimizer"),
+            data_ms=_milliseconds(runs, "data"),
+            state_bytes=runs[0]["state_bytes"],
+            peak_bytes=max(run.get("peak_memory_bytes") or 0 for run in runs),
+            parameters=runs[0]["parameters"],
+            diverged=sum(math.isinf(final_loss(run)) for run in runs),
+            rates=len(rates),
+            lr_at_edge=len(rates) > 1 and math.isfinite(final) and lr in (rates[0], rates[-1]),
+            baseline=label == self.baseline,
+        )
+
+    @cached_property
+    def _target(self) -> tuple[float, Curve]:
+        """The final loss of the baseline and its curve; infinite where it has none."""
+        if self.baseline not in self.chosen:
+            return math.inf, mean_curve([])
+        return _mean_and_spread(self.chosen[self.baseline])[0], self.curves[self.baseline]
 
 
-def summarise(results: Sequence[Result], baseline: str | None = None) -> list[Row]:
-    """One row an optimizer, lowest final loss first."""
-    if not results:
-        return []
-    groups = by_rate(results)
-    chosen = best_runs(results)
-    standard = baseline_of(results, baseline)
-    target, _ = _mean_and_spread(chosen[standard])
-    reference = mean_curve(chosen[standard])
-    rows = [
-        _row(runs, groups[label], target, reference, label == standard)
-        for label, runs in chosen.items()
+def _by_rate(results: Sequence[Result]) -> dict[str, dict[float, list[Result]]]:
+    groups: dict[str, dict[float, list[Result]]] = {run["label"]: {} for run in results}
+    for run in sorted(results, key=lambda run: float(run["settings"]["lr"])):
+        groups[run["label"]].setdefault(float(run["settings"]["lr"]), []).append(run)
+    return groups
+
+
+def _rank(runs: Sequence[Result]) -> tuple[float, int]:
+    """What the best rate has the least of: the mean final loss, else the runs that diverged."""
+    losses = [final_loss(run) for run in runs]
+    return fmean(losses), losses.count(math.inf)
+
+
+def _failures(results: Sequence[Result]) -> list[Failure]:
+    groups: dict[tuple[str, str], list[Result]] = {}
+    for run in results:
+        groups.setdefault((run["label"], str(run.get("error") or "unknown")), []).append(run)
+    return [
+        Failure(
+            label,
+            error,
+            sorted({float(run["settings"]["lr"]) for run in runs}),
+            sorted({int(run["settings"].get("seed", 0)) for run in runs}),
+        )
+        for (label, error), runs in groups.items()
     ]
-    return sorted(rows, key=lambda row: (row.final, row.best))
 
 
-def _row(
-    runs: list[Result],
-    groups: dict[float, list[Result]],
-    target: float,
-    reference: Curve,
-    baseline: bool,
-) -> Row:
-    first, rates = runs[0], list(groups)
-    lr = float(first["settings"]["lr"])
-    final, spread = _mean_and_spread(runs)
-    curve = mean_curve(runs)
-    return Row(
-        label=first["label"],
-        lr=lr,
-        seeds=len(runs),
-        final=final,
-        spread=spread,
-        best=_best(runs),
-        accuracy=_accuracy(runs),
-        units_to_target=_fraction(curve.units, curve.loss, target, reference.units),
-        seconds_to_target=_fraction(curve.seconds, curve.loss, target, reference.seconds),
-        model_ms=_milliseconds(runs, "model"),
-        optimizer_ms=_milliseconds(runs, "optimizer"),
-        data_ms=_milliseconds(runs, "data"),
-        state_bytes=first["state_bytes"],
-        parameters=first["parameters"],
-        diverged=sum(math.isinf(final_loss(run)) and not is_failed(run) for run in runs),
-        rates=len(rates),
-        lr_at_edge=len(rates) > 1 and math.isfinite(final) and lr in (rates[0], rates[-1]),
-        baseline=baseline,
-        unit=first["unit"],
-        failures=_failures(groups),
-    )
-
-
-def _failures(rates: dict[float, list[Result]]) -> tuple[str, ...]:
-    """What became of each run that failed, to be read behind the name of the optimizer."""
-    return tuple(
-        f"failed at lr {rate:g}, seed {run['settings']['seed']}: {run['error'].splitlines()[0]}"
-        for rate, runs in rates.items()
-        for run in runs
-        if is_failed(run)
-    )
+def _baseline(results: Sequence[Result], ended: list[str], given: str | None) -> str | None:
+    labels = dict.fromkeys(run["label"] for run in results)
+    if given is not None and given not in labels:
+        raise unknown("baseline", given, labels)
+    adamw = sorted((label for label in ended if method(label) == "adamw"), key=len)
+    return given or next(iter([*adamw, *ended]), None)
 
 
 def _mean_and_spread(runs: Sequence[Result]) -> tuple[float, float | None]:

@@ -17,7 +17,7 @@ from deva_optim.optimizer import BaseOptimizer
 from deva_optim.telemetry import Telemetry
 
 from . import checkpoint, parallel
-from .ahead import Ahead
+from .ahead import Ahead, InTurn
 from .entrants import Entrant
 from .environment import environment
 from .errors import UsageError
@@ -78,7 +78,8 @@ def train(
             log.add(newest(run))
             watch(run.event(evaluated=True))
         start = run.progress.step * settings.accumulate
-        with Ahead(lambda step: ranks.part(task.batch(step)), start=start) as batches:
+        batches_of = Ahead if getattr(task, "ahead", True) else InTurn
+        with batches_of(lambda step: ranks.part(task.batch(step)), start=start) as batches:
             while run.progress.status == "running":
                 run.step(batches)
                 evaluated = settings.evaluates(run.progress.step)
@@ -130,7 +131,7 @@ class Run:
         )
         parallel.settle_(self.model, ranks, lambda: self.loss(ranks.part(task.batch(0))))
 
-    def step(self, batches: Ahead[Batch]) -> None:
+    def step(self, batches: Ahead[Batch] | InTurn[Batch]) -> None:
         """One step of the optimizer."""
         self.set_rates()
         data = model = 0.0

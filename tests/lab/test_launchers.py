@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 from processes import LIMIT, needs_proc, processes, saved, status, wait_for
 
+from deva_lab.carry_out import carry_out
 from deva_lab.cli import main, parser
+from deva_lab.display import Silent
 from deva_lab.errors import LostWorker, UsageError
 from deva_lab.launchers import check_launcher, exchange
 from deva_lab.launchers.driver import TRIES, run_on
@@ -90,8 +92,7 @@ def press_ctrl_c(
     process: subprocess.Popen[str], folder: Path, left: Callable[[], list[int]]
 ) -> None:
     """Press Ctrl-C once both runs have saved: they save again, and all processes end."""
-    old = saved(folder)
-    wait_for(lambda: len({path.parent for path in saved(folder).keys() - old.keys()}) == 2)
+    wait_for(lambda: len({path.parent for path in saved(folder)}) == 2)
     pids, before = left(), saved(folder)
     assert len(pids) >= 2
     process.send_signal(signal.SIGINT)
@@ -169,20 +170,9 @@ def test_a_killed_job_changes_nothing(tmp_path: Path, whole: list[Result]) -> No
 
 @pytest.mark.slow
 @needs_proc
-def test_ctrl_c_ends_jobs_and_those_of_a_killed_command_end_with_the_next(tmp_path: Path) -> None:
+def test_ctrl_c_ends_jobs(tmp_path: Path) -> None:
     folder = tmp_path / "out"
-    process = started(SLURM, folder, steps=1_000_000)
-    wait_for(lambda: saved(folder))
-    left = jobs_in(folder)
-    process.kill()
-    process.wait()
-    assert process.stdout is not None
-    process.stdout.close()  # which the jobs still have
-    assert all(status(pid)[0] != "Z" for pid in left)  # they train on, as those of SLURM would
-    (folder / "options.json").unlink()
-    process = started(SLURM, folder, steps=1_000_000)
-    wait_for(lambda: all(status(pid)[0] == "Z" for pid in left))
-    press_ctrl_c(process, folder, lambda: jobs_in(folder))
+    press_ctrl_c(started(SLURM, folder, steps=1_000_000), folder, lambda: jobs_in(folder))
 
 
 @pytest.fixture
@@ -413,6 +403,21 @@ def test_a_worker_ends_when_its_driver_has_gone(tmp_path: Path, clock: Clock) ->
         clock.now += 1
         assert lease()  # nobody has renewed it
     assert exchange.Lease(place.lease)()  # the driver has removed it
+
+
+def test_the_workers_of_a_killed_driver_end_when_their_runs_are_gone_on_with(
+    settings: RunSettings, tmp_path: Path
+) -> None:
+    left = exchange.Exchange(tmp_path / "launch-1")
+    left.folder.mkdir()
+    left.lease.touch()
+    lease = exchange.Lease(left.lease)
+    assert not lease()
+    orders = Orders(tmp_path, "deva compare")
+    carry_out([settings], orders, jobs=1, shown=Silent(), stopping=lambda: False)
+    assert lease()
+    work(settings, orders, left, 1)  # one that had been waiting in a queue
+    assert not list(tmp_path.glob("launch-*"))
 
 
 def test_a_driver_whose_folder_another_one_has_taken_ends(tmp_path: Path, clock: Clock) -> None:

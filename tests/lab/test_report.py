@@ -6,7 +6,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from deva_lab.report import render, script_json
+from deva_lab.comparison import Comparison
+from deva_lab.report import script_json
 from lab.made_results import comparison, crowd, falling, result
 
 EVIL = '</script><img src=x onerror="alert(1)">&<b>'
@@ -25,6 +26,13 @@ CASES = {
     "far away": [result(loss=[8.0, 4.0, 3.0]), result("sgd", loss=[8.0, 1e30, 3e38])],
     "nothing": [],
 }
+
+
+def render(results, **about):
+    """The page of some results."""
+    return Comparison(results, **about).page()
+
+
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 
 

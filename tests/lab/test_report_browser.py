@@ -2,7 +2,7 @@
 
 import pytest
 
-from deva_lab.report import render
+from deva_lab.comparison import Comparison
 from lab.browser import browser, find_chromium
 from lab.made_results import comparison, crowd, result
 
@@ -38,7 +38,7 @@ def page(chromium, tmp_path):
 
 def show(page, folder, results):
     path = folder / "report.html"
-    path.write_text(render(results, command="deva compare"), "utf-8")
+    path.write_text(Comparison(results, command="deva compare").page(), "utf-8")
     page.open(path.as_uri())
 
 

@@ -8,14 +8,18 @@ import pytest
 
 from deva_lab.curves import loss_range, mean_curve, reach
 from deva_lab.errors import UsageError
-from deva_lab.findings import details, headline
-from deva_lab.summary import markdown, read_results, sensitivity, summarise, table
+from deva_lab.findings import details, headline, markdown, noise, notes, table
+from deva_lab.summary import Summary, read_results
 from deva_lab.tuned import TUNED
 from lab.made_results import comparison, result
 
 
 def rows_by_label(results, baseline=None):
-    return {row.label: row for row in summarise(results, baseline)}
+    return {row.label: row for row in Summary(results, baseline).rows}
+
+
+def rows_of(results, baseline=None):
+    return Summary(results, baseline).rows
 
 
 def test_units_to_target_by_hand():
@@ -33,7 +37,7 @@ def test_units_to_target_by_hand():
     assert rows["soap"].units_to_target == pytest.approx(2 / 3)
     assert rows["soap"].seconds_to_target == pytest.approx(4 / 3)
     assert rows["muon"].units_to_target is None
-    assert [row.label for row in summarise(results)] == ["deva", "soap", "adamw", "muon"]
+    assert [row.label for row in Summary(results).rows] == ["deva", "soap", "adamw", "muon"]
 
 
 def test_a_longer_run_may_need_more_than_the_baseline():
@@ -62,7 +66,7 @@ def test_each_label_is_reported_at_its_own_best_rate():
         for lr, losses in {0.001: (4.0, 4.2), 0.01: (3.0, 3.4), 0.1: (2.0, 9.0)}.items()
         for seed, loss in enumerate(losses)
     ]
-    (row,) = summarise(results)
+    (row,) = rows_of(results)
     assert row.lr == 0.01  # 0.1 has the best run, not the best mean
     assert row.final == pytest.approx(3.2)
     assert row.spread == pytest.approx(math.sqrt(0.08))  # two values 0.4 apart: 0.4 / √2
@@ -74,7 +78,7 @@ def test_best_is_the_lowest_along_the_way():
         result("adamw", loss=[8.0, 3.0, 3.5], seed=0),
         result("adamw", loss=[8.0, 4.0, 3.9], seed=1),
     ]
-    (row,) = summarise(results)
+    (row,) = rows_of(results)
     assert row.best == pytest.approx((3.0 + 3.9) / 2)
     assert row.final == pytest.approx(3.7)
 
@@ -84,9 +88,9 @@ def test_a_best_rate_at_an_end_of_the_grid_is_said(best, edge):
     results = [
         result("soap", loss=[8, 3.0 if lr == best else 4.0], lr=lr) for lr in (0.001, 0.01, 0.1)
     ]
-    rows = summarise(results)
-    assert rows[0].lr_at_edge is edge
-    assert ("SOAP is at an end of the grid" in table(rows)) is edge
+    summary = Summary(results)
+    assert summary.rows[0].lr_at_edge is edge
+    assert ("SOAP is at an end of the grid" in table(summary)) is edge
 
 
 def test_a_diverged_run_counts_as_infinite():
@@ -96,9 +100,9 @@ def test_a_diverged_run_counts_as_infinite():
         result("muon", loss=[8, 4.0], lr=0.01, seed=0),
         result("muon", loss=[8, 4.0], lr=0.01, seed=1),
     ]
-    (row,) = summarise(results)
+    (row,) = rows_of(results)
     assert (row.lr, row.final, row.diverged) == (0.01, 4.0, 0)
-    assert sensitivity(results)["muon"] == [(0.01, 4.0, 0.0), (0.1, math.inf, None)]
+    assert Summary(results).sensitivity["muon"] == [(0.01, 4.0, 0.0), (0.1, math.inf, None)]
 
 
 def test_all_diverged():
@@ -106,16 +110,16 @@ def test_all_diverged():
         result("adamw", loss=[8, None, None], status="diverged"),
         result("lion", loss=[None], status="diverged"),
     ]
-    rows = summarise(results)
-    assert [math.isinf(row.final) for row in rows] == [True, True]
-    assert all(row.units_to_target is None for row in rows)
-    assert headline(rows) == "Every optimizer diverged."
-    assert details(rows) == []
-    assert "1 of 1 runs diverged" in table(rows)
+    summary = Summary(results)
+    assert [math.isinf(row.final) for row in summary.rows] == [True, True]
+    assert all(row.units_to_target is None for row in summary.rows)
+    assert headline(summary) == "Every optimizer diverged."
+    assert details(summary) == []
+    assert "1 of 1 runs diverged" in table(summary)
 
 
 def test_a_finished_run_without_a_last_loss_did_not_end():
-    (row,) = summarise([result(loss=[8.0, 3.0, None])])
+    (row,) = rows_of([result(loss=[8.0, 3.0, None])])
     assert math.isinf(row.final)
     assert row.diverged == 1
 
@@ -131,34 +135,35 @@ def test_baseline():
     results = [result("soap", loss=[8, 4]), result("muon", loss=[8, 3])]
 
     def baseline(results, given=None):
-        return next(row.label for row in summarise(results, given) if row.baseline)
+        return next(row.label for row in rows_of(results, given) if row.baseline)
 
     assert baseline(results) == "soap"
     assert baseline([*results, result("adamw", loss=[8, 5])]) == "adamw"
     assert baseline([*results, result("adamw", loss=[8, 5])], "muon") == "muon"
     with pytest.raises(UsageError, match="did you mean 'muon'"):
-        summarise(results, "muno")
+        Summary(results, "muno")
 
 
 def test_accuracy_and_times():
     one, two = (result(loss=[2.0, 1.0], seed=seed) for seed in range(2))
     one["curve"]["accuracy"], two["curve"]["accuracy"] = [0.1, 0.9], [0.1, 0.8]
     one["milliseconds"]["optimizer"], two["milliseconds"]["optimizer"] = 2.0, 4.0
-    rows = summarise([one, two])
-    assert rows[0].accuracy == pytest.approx(0.85)
-    assert rows[0].optimizer_ms == 3.0
-    assert "85.0 %" in table(rows)
-    assert "accuracy" not in table(summarise([result(loss=[2.0, 1.0])]))
+    summary = Summary([one, two])
+    assert summary.rows[0].accuracy == pytest.approx(0.85)
+    assert summary.rows[0].optimizer_ms == 3.0
+    assert "85.0 %" in table(summary)
+    assert "accuracy" not in table(Summary([result(loss=[2.0, 1.0])]))
 
 
 def test_no_results():
-    assert summarise([]) == []
-    assert "optimizer" in table([])
-    assert headline([]) == "There are no results."
+    nothing = Summary([])
+    assert nothing.rows == []
+    assert "optimizer" in table(nothing)
+    assert headline(nothing) == "There are no results."
 
 
 def test_table_is_aligned_and_best_first():
-    text = table(summarise(comparison()))
+    text = table(Summary(comparison()))
     head, _, body = text.partition("─" * 20)
     lines = body.splitlines()[1:6]
     assert [line.split()[0] for line in lines] == [
@@ -175,7 +180,7 @@ def test_table_is_aligned_and_best_first():
 
 def test_markdown_has_as_many_cells_in_every_row():
     results = [*comparison(), result("mine:a=1|2", loss=[8, 3])]
-    lines = [line for line in markdown(summarise(results)).splitlines() if line.startswith("|")]
+    lines = [line for line in markdown(Summary(results)).splitlines() if line.startswith("|")]
     cells = {line.replace(r"\|", "").count("|") for line in lines}
     assert len(lines) == 2 + 6
     assert len(cells) == 1
@@ -183,18 +188,18 @@ def test_markdown_has_as_many_cells_in_every_row():
 
 def test_whence_the_settings_are_is_said_where_all_are_the_race_s():
     as_found = [result(label, loss=[8, 3], lr=lr) for label, lr in TUNED.items()]
-    assert "the race found best for it (docs/race.md)" in table(summarise(as_found))
+    assert "the race found best for it (docs/race.md)" in table(Summary(as_found))
     for others in (
         [*as_found[:-1], result("adamw", loss=[8, 3], lr=0.01)],  # another rate
         [*as_found, result("muon", loss=[8, 3], lr=0.01)],  # other settings
         [*as_found, result("adamw", loss=[8, 4], lr=0.01)],  # a grid: tuned on this task
         as_found[:1],
     ):
-        assert "docs/race.md" not in table(summarise(others))
+        assert "docs/race.md" not in table(Summary(others))
 
 
 def test_small_losses_keep_their_digits():
-    assert "1.23e-07" in table(summarise([result(loss=[1.0, 1.234e-7])]))
+    assert "1.23e-07" in table(Summary([result(loss=[1.0, 1.234e-7])]))
 
 
 def test_read_results(tmp_path: Path):
@@ -251,14 +256,14 @@ def runs(label, *ends):
     ],
 )
 def test_headline(results, expected):
-    assert headline(summarise(results)) == expected
+    assert headline(Summary(results)) == expected
 
 
 def test_details_are_honest_about_the_second_and_about_one_seed():
     close = runs("adamw", 4.0, 4.1) + runs("deva", 3.0, 3.2) + runs("muon", 3.1, 3.2)
-    assert "the order of the two is open" in " ".join(details(summarise(close)))
+    assert "the order of the two is open" in " ".join(details(Summary(close)))
     single = runs("adamw", 4.0) + runs("deva", 3.0)
-    assert "may be chance" in " ".join(details(summarise(single)))
+    assert "should not be believed" in " ".join(notes(Summary(single)))
 
 
 def test_loss_range_leaves_out_the_first_fall_but_no_end():
@@ -269,3 +274,51 @@ def test_loss_range_leaves_out_the_first_fall_but_no_end():
     assert loss_range([curve, curve, poor])[1] > 8.3
     assert loss_range([mean_curve([result(loss=[100.0, 1e-3, 1e-6])])])[2] is True
     assert loss_range([]) == (0.0, 1.0, False)
+
+
+def failed(label, error="OutOfMemoryError: 3 GB", **more):
+    """What is left of a run that raised an error."""
+    run = result(label, loss=[], status="failed", **more)
+    return {**{key: run[key] for key in ("id", "label", "status", "settings")}, "error": error}
+
+
+def test_a_run_that_failed_is_a_row_with_its_error():
+    runs = [result("adamw", loss=[8.0, 4.0]), failed("muon", seed=0), failed("muon", seed=1)]
+    summary = Summary([*runs, failed("adamw", "ValueError: odd\nmore", lr=0.5)])
+    assert [row.label for row in summary.rows] == ["adamw"]
+    assert list(summary.curves) == ["adamw"]
+    lines = table(summary).splitlines()
+    row = next(line for line in lines if line.startswith("muon"))
+    assert "failed" in row
+    assert row.endswith("OutOfMemoryError: 3 GB")
+    assert any(line.startswith("adamw") and line.endswith("ValueError: odd") for line in lines)
+    assert "Muon at lr 0.01, seed 0 and 1 failed: OutOfMemoryError: 3 GB" in lines
+
+
+def test_every_run_may_fail():
+    summary = Summary([failed("adamw"), failed("muon")])
+    assert headline(summary) == "Every run failed."
+    assert details(summary) == []
+    assert table(summary).count("OutOfMemoryError") == 4  # rows and notes
+
+
+def test_a_baseline_that_failed_is_no_target():
+    results = [failed("adamw"), result("muon", loss=[8.0, 4.0]), result("soap", loss=[8.0, 5.0])]
+    assert Summary(results).baseline == "muon"
+    summary = Summary(results, "adamw")
+    assert headline(summary) == "AdamW failed; Muon ended lowest."
+    assert all(row.units_to_target is None for row in summary.rows)
+
+
+def test_runs_that_were_stopped_are_counted_and_left_out():
+    summary = Summary([result(loss=[8.0, 4.0]), result(loss=[8.0, 9.0], seed=1, status="stopped")])
+    assert summary.rows[0].final == 4.0
+    assert "stopped before their end: 1 runs" in table(summary)
+
+
+def test_what_is_noise_is_worked_out_from_all_spreads():
+    results = runs("adamw", 4.0, 4.2) + runs("deva", 3.0, 3.4)
+    # variances 0.02 and 0.08, pooled 0.05; Student's t of two degrees is 4.303 at 0.975
+    (sentence,) = noise(Summary(results))
+    assert "± 0.224" in sentence
+    assert f"below about {4.3027 * math.sqrt(0.05):.3f}" in sentence

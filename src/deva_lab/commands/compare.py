@@ -10,9 +10,9 @@ from ..display import display
 from ..entrants import entrants
 from ..errors import UsageError
 from ..files import write_record
-from ..launchers import check_launcher, launching
+from ..launchers import is_elsewhere, launching
 from ..loggers import check_loggers, names_of, prepare_loggers
-from ..plan import plan
+from ..plan import as_begun, plan
 from ..publish import publish
 from ..runner import Orders
 from ..settings import RunSettings
@@ -31,16 +31,14 @@ def run(options: argparse.Namespace) -> int:
     """Compare; the exit code is 0 when all runs have ended, 1 if one failed, 128 + a signal."""
     folder = output_folder(options, "compare")
     given = given_options(options, {"optimizers": OPTIMIZERS})
-    check_launcher(options)
-    elsewhere = options.launcher != "local"
-    if elsewhere:
-        given.setdefault("device", "cuda" if options.gpus else "cpu")
+    elsewhere = is_elsewhere(options, given)
     runs = plan(request_of(given, entrants(given["optimizers"]), elsewhere=elsewhere))
     log = names_of(given.get("log"))
     _check(options, runs, log)
     shown = display()
     orders = Orders(folder, command_line(options.words), options.save_every, log)
     with launching(options, folder) as launch, Stopping() as stopping:
+        runs = as_begun(runs, folder, shown.say)
         prepare_loggers(log, folder)
         write_record(folder / OPTIONS, given)
         failed = carry_out(

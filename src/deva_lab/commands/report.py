@@ -5,13 +5,24 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from .. import summary
+from ..comparison import Comparison
 from ..errors import UsageError
 from ..progress import Result
-from ..publish import publish
+from ..summary import read_results
 from .options import command_line
 
-SHARED = ("task", "size", "data", "vocabulary", "steps", "batch", "accumulate", "decay", "warmup")
+SHARED = (
+    "task",
+    "task_digest",
+    "size",
+    "data",
+    "vocabulary",
+    "steps",
+    "batch",
+    "accumulate",
+    "decay",
+    "warmup",
+)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -21,10 +32,9 @@ def run(options: argparse.Namespace) -> int:
     folder = options.out or options.folders[0]
     folder.mkdir(parents=True, exist_ok=True)
     command = command_line(options.words) if several else None
-    text = publish(results, folder, baseline=options.baseline, command=command)
-    if options.markdown:
-        text = summary.markdown(summary.summarise(results, options.baseline))
-    print(text)
+    comparison = Comparison(results, baseline=options.baseline, command=command)
+    page = comparison.write(folder)
+    print(comparison.markdown() if options.markdown else f"{comparison.table()}\n\n{page}")
     return 0
 
 
@@ -35,7 +45,7 @@ def merged(folders: list[Path]) -> list[Result]:
         path = folder if folder.is_file() else folder / "results.jsonl"
         if not path.is_file():
             raise UsageError(f"{folder} has no results.jsonl: name the folder of a comparison")
-        results |= {result["id"]: result for result in summary.read_results(path)}
+        results |= {result["id"]: result for result in read_results(path)}
     if not results:
         raise UsageError(f"no run has finished in {', '.join(map(str, folders))}")
     for name in SHARED:

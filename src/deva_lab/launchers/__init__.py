@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from ..errors import UsageError
 from ..extras import require
@@ -49,6 +49,19 @@ def launching(options: argparse.Namespace, folder: Path) -> Iterator[Launch]:
         from .slurm import SlurmCluster
 
         yield partial(run_on, SlurmCluster(options, folder))
+
+
+def is_elsewhere(options: argparse.Namespace, given: dict[str, Any]) -> bool:
+    """Whether runs go to other machines; what was asked for then names a device of theirs.
+
+    Raises:
+        UsageError: As `check_launcher` does.
+    """
+    check_launcher(options)
+    if options.launcher == "local":
+        return False
+    given.setdefault("device", "cuda" if options.gpus else "cpu")
+    return True
 
 
 def check_launcher(options: argparse.Namespace) -> None:
