@@ -30,8 +30,8 @@ from deva_lab.settings import RunSettings
 from deva_lab.summary import read_results
 from helpers import needs_posix
 
-STEPS = 1000
-WORDS = ["--task", "quadratic", "--optimizers", "muon,adamw", "--evaluate-every", "100"]
+STEPS = 2500
+WORDS = ["--task", "quadratic", "--optimizers", "muon,adamw", "--evaluate-every", "250"]
 ENVIRONMENT = {
     **os.environ,
     "OMP_NUM_THREADS": "1",
@@ -63,9 +63,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> list[Result]:
     return bits_in(folder)
 
 
-def started(words: list[str], folder: Path, steps: int = STEPS) -> subprocess.Popen[str]:
+def started(words: list[str], folder: Path) -> subprocess.Popen[str]:
     """A `deva compare` in a process of its own, that saves often."""
-    length = ["--steps", str(steps), "--save-every", "0.05"]
+    length = ["--steps", str(STEPS), "--save-every", "0.05"]
     return subprocess.Popen(
         [sys.executable, "-m", "deva_lab", "compare", *WORDS, *length, *words, "--out", folder],
         stdout=subprocess.PIPE,
@@ -75,35 +75,40 @@ def started(words: list[str], folder: Path, steps: int = STEPS) -> subprocess.Po
     )
 
 
-def kill_a_worker(
-    process: subprocess.Popen[str], folder: Path, workers: Callable[[str], list[int]]
-) -> str:
-    """What is said until the end, when a worker of a run that has saved is killed."""
-    wait_for(lambda: saved(folder))
-    run = next(iter(saved(folder))).parent.name
-    os.kill(workers(run)[0], signal.SIGKILL)
-    said, _ = process.communicate(timeout=LIMIT)
-    assert process.returncode == 0, said
-    assert not list(folder.glob("launch-*"))
-    return said
-
-
-def press_ctrl_c(
-    process: subprocess.Popen[str], folder: Path, left: Callable[[], list[int]]
+def kill_then_stop(
+    process: subprocess.Popen[str], folder: Path, workers: Callable[[], list[int]]
 ) -> None:
-    """Press Ctrl-C once both runs have saved: they save again, and all processes end."""
-    wait_for(lambda: len({path.parent for path in saved(folder)}) == 2)
-    pids, before = left(), saved(folder)
-    assert len(pids) >= 2
+    """Kill the worker of the first run, let the second one end, and press Ctrl-C in the first."""
+    wait_for(lambda: saved(folder))
+    (worker,), old = workers(), saved(folder)
+    os.kill(worker, signal.SIGKILL)
+    wait_for((folder / "results.jsonl").exists)
+    wait_for(lambda: saved(folder).keys() - old.keys())
+    said = press_ctrl_c(process, workers)
+    assert said.count(f"step    0/{STEPS}") == 2  # the first has gone on, and not begun anew
+    assert saved(folder)
+    assert [path.name for path in folder.glob("launch-*")] == []
+
+
+def press_ctrl_c(process: subprocess.Popen[str], workers: Callable[[], list[int]]) -> str:
+    """What a command says in all, when Ctrl-C is pressed, which ends its workers."""
+    left = workers()
+    assert left
     process.send_signal(signal.SIGINT)
     said, _ = process.communicate(timeout=LIMIT)
     assert process.returncode == 130, said
-    assert said.count("  stopped\n") == 2
+    assert said.count("  stopped\n") == 1
     assert "Stopped. To go on" in said
     assert "Traceback" not in said
-    wait_for(lambda: all(status(pid)[0] == "Z" for pid in pids))
-    assert not before.keys() & saved(folder).keys()  # there are newer ones of both
-    assert not list(folder.glob("launch-*"))
+    wait_for(lambda: all(status(pid)[0] == "Z" for pid in left))
+    return str(said)
+
+
+def gone_on_with(folder: Path) -> list[Result]:
+    """What the comparison comes to when it goes on on this machine."""
+    assert len(bits_in(folder)) == 1
+    assert main(["compare", "--resume", str(folder), "--jobs", "1"]) == 0
+    return bits_in(folder)
 
 
 # --- Ray -----------------------------------------------------------------------------------------
@@ -132,22 +137,21 @@ def ray_head() -> Iterator[str]:
 
 @pytest.mark.slow
 @needs_proc
-def test_a_killed_task_of_ray_changes_nothing(tmp_path: Path, whole: list[Result]) -> None:
+def test_neither_a_kill_nor_ctrl_c_changes_runs_on_ray(tmp_path: Path, whole: list[Result]) -> None:
     folder = tmp_path / "out"
     with ray_head() as address:
-        process = started([*RAY, address], folder)
-        said = kill_a_worker(process, folder, lambda run: processes(f"ray::deva-{run}"))
-    assert bits_in(folder) == whole
-    assert said.count("step    0/1000") == 2  # the run has gone on, and not begun anew
+        process = started([*RAY, address, "--jobs", "1"], folder)
+        kill_then_stop(process, folder, lambda: processes("ray::deva-"))
+    assert gone_on_with(folder) == whole
 
 
 @pytest.mark.slow
 @needs_proc
-def test_ctrl_c_ends_the_tasks_of_ray_and_ray_itself(tmp_path: Path) -> None:
-    before = set(processes("ray"))
-    folder = tmp_path / "out"
-    process = started([*RAY, "local"], folder, steps=1_000_000)
-    press_ctrl_c(process, folder, lambda: [pid for pid in processes("ray") if pid not in before])
+def test_a_ray_that_was_started_for_a_command_ends_with_it(tmp_path: Path) -> None:
+    before, folder = set(processes("ray")), tmp_path / "out"
+    process = started([*RAY, "local", "--optimizers", "adamw"], folder)
+    wait_for(lambda: saved(folder))
+    press_ctrl_c(process, lambda: [pid for pid in processes("ray") if pid not in before])
 
 
 # --- SLURM ---------------------------------------------------------------------------------------
@@ -160,19 +164,11 @@ def jobs_in(folder: Path) -> list[int]:
 
 @pytest.mark.slow
 @needs_proc
-def test_a_killed_job_changes_nothing(tmp_path: Path, whole: list[Result]) -> None:
+def test_neither_a_kill_nor_ctrl_c_changes_jobs(tmp_path: Path, whole: list[Result]) -> None:
     folder = tmp_path / "out"
-    process = started([*SLURM, "--optimizers", "muon"], folder)
-    said = kill_a_worker(process, folder, lambda run: jobs_in(folder))
-    assert bits_in(folder) == [result for result in whole if result["label"] == "muon"]
-    assert said.count("step    0/1000") == 1
-
-
-@pytest.mark.slow
-@needs_proc
-def test_ctrl_c_ends_jobs(tmp_path: Path) -> None:
-    folder = tmp_path / "out"
-    press_ctrl_c(started(SLURM, folder, steps=1_000_000), folder, lambda: jobs_in(folder))
+    process = started([*SLURM, "--jobs", "1"], folder)
+    kill_then_stop(process, folder, lambda: jobs_in(folder))
+    assert gone_on_with(folder) == whole
 
 
 @pytest.fixture
