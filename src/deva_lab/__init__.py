@@ -10,11 +10,13 @@ if TYPE_CHECKING:
     from .comparison import Comparison
     from .data.corpus import load_corpus
     from .data.images import load_images
+    from .errors import UsageError
     from .user_tasks import to_device
 
-__all__ = ["Comparison", "compare", "load_corpus", "load_images", "to_device"]
+__all__ = ["Comparison", "UsageError", "compare", "load_corpus", "load_images", "to_device"]
 _MODULES = {
     "Comparison": ".comparison",
+    "UsageError": ".errors",
     "compare": ".api",
     "load_corpus": ".data.corpus",
     "load_images": ".data.images",

@@ -11,19 +11,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from .carry_out import carry_out, check_jobs, ended
 from .comparison import Comparison
-from .display import Silent, display
+from .display import Display, Silent, display
 from .entrants import Entrant, entrants
 from .environment import default_device
 from .errors import UsageError
-from .plan import Rate, Request, as_begun, plan
+from .plan import Rate, Request, as_begun, check_baseline, plan
+from .progress import Result
 from .runner import Orders, default_jobs
 from .settings import DType, RunSettings
 from .stopping import Stopping
 from .user_source import is_object, of_object
+from .user_tasks import seeded
 
 COMMAND = "deva_lab.compare(…)"  # which results have in the place of a command line
 
@@ -85,42 +85,50 @@ def compare(
             that fails is a row of the comparison instead.
     """
     _check_script()
-    request = Request(
-        optimizers=_entrants(optimizers),
-        task=str(task) if isinstance(task, str | Path) else of_object(task),
-        rates=tuple(Rate.parse(str(rate)) for rate in _listed(lr)),
-        seeds=tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds),
-        steps=steps,
-        batch=batch,
-        size=size,
-        data=data,
-        vocabulary=vocabulary,
-        accumulate=accumulate,
-        warmup=warmup,
-        decay=decay,
-        clip=clip,
-        evaluate_every=evaluate_every,
-        device=device or default_device(),
-        dtype=dtype,
-        compile=compile,
-    )
+    device = device or default_device()
+    with seeded(0, device):  # and what the caller draws at random goes on afterwards
+        request = Request(
+            optimizers=_entrants(optimizers),
+            task=str(task) if isinstance(task, str | Path) else of_object(task),
+            rates=tuple(Rate.parse(str(rate)) for rate in _listed(lr)),
+            seeds=tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds),
+            steps=steps,
+            batch=batch,
+            size=size,
+            data=data,
+            vocabulary=vocabulary,
+            accumulate=accumulate,
+            warmup=warmup,
+            decay=decay,
+            clip=clip,
+            evaluate_every=evaluate_every,
+            device=device,
+            dtype=dtype,
+            compile=compile,
+        )
+        results = _results(request, jobs, out, display() if progress else Silent(), baseline)
+    return Comparison(results, baseline=baseline)
+
+
+def _results(
+    request: Request, jobs: int | None, out: str | Path | None, shown: Display, baseline: str | None
+) -> list[Result]:
     if not request.seeds:
-        raise UsageError(f"seeds must name at least one, got {seeds!r}")
-    check_jobs(jobs)
-    shown = display() if progress else Silent()
+        raise UsageError("seeds must name at least one")
     runs = plan(request)
+    check_baseline(baseline, runs)
+    check_jobs(jobs)
     jobs = _jobs(jobs, runs)
     folder = Path(tempfile.mkdtemp(prefix="deva-") if out is None else out)
-    with _stopping() as stopping, torch.random.fork_rng():
-        runs = as_begun(runs, folder, shown.say)
-        orders = Orders(folder, COMMAND)
-        failed = carry_out(runs, orders, jobs=jobs, shown=shown, stopping=stopping)
+    runs = as_begun(runs, folder, shown.say)
+    with _stopping() as stopping:
+        failed = carry_out(runs, Orders(folder, COMMAND), jobs=jobs, shown=shown, stopping=stopping)
     results = ended(folder, runs)
     if out is None and not failed:  # whose tracebacks the user may want to read
         shutil.rmtree(folder)
     if stopping() and not results:
         raise KeyboardInterrupt
-    return Comparison(results, baseline=baseline)
+    return results
 
 
 def _entrants(optimizers: str | Iterable[str]) -> tuple[Entrant, ...]:

@@ -179,3 +179,10 @@ def check_numbers(settings: RunSettings) -> None:
             raise UsageError(f"--{name} is a share of the steps, from 0 to 1, got {value}")
     if settings.clip < 0:
         raise UsageError(f"--clip must be 0 (do not clip) or more, got {settings.clip}")
+
+
+def check_baseline(baseline: str | None, runs: Sequence[RunSettings]) -> None:
+    """Raises UsageError if no run is that of the baseline."""
+    labels = dict.fromkeys(settings.optimizer for settings in runs)
+    if baseline is not None and baseline not in labels:
+        raise UsageError(f"--baseline {baseline} is none of {', '.join(labels)}")

@@ -81,7 +81,7 @@ class UserTask:
         """The batch of a step, on the device; random numbers depend on the seed and the step."""
         if self.ahead:  # on a thread beside the training, whose random numbers must not be touched
             return to_device(self._call("batch", step), self.device)
-        with _seeded(mixed(self.seed, "batch", step), self.device):
+        with seeded(mixed(self.seed, "batch", step), self.device):
             return to_device(self._call("batch", step), self.device)
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
@@ -94,7 +94,7 @@ class UserTask:
     @torch.no_grad()
     def validate(self, model: nn.Module, ranks: Ranks = ALONE) -> dict[str, float]:
         """What the user measures, in evaluation mode, with the same random numbers every time."""
-        with evaluating(model), _seeded(0, self.device):
+        with evaluating(model), seeded(0, self.device):
             found = self._call("validate", model)
         values = found if isinstance(found, dict) else {"loss": found}
         try:
@@ -126,7 +126,8 @@ def model_of(task: str) -> nn.Module:
     source = user_source.find(task)
     usual = preset(source, None)
     given = {"seed": 0, "batch_size": usual.batch}
-    return UserTask(_made(source.place, given), name=source.name, **given).model()
+    offered = _made(source.place, given)
+    return UserTask(offered, name=source.name, device="cpu", **given).model()
 
 
 def preset(source: Source, batch: int | None) -> Preset:
@@ -210,7 +211,7 @@ def _seed_all(seed: int) -> None:
 
 
 @contextmanager
-def _seeded(seed: int, device: str) -> Iterator[None]:
+def seeded(seed: int, device: str) -> Iterator[None]:
     """Random numbers of torch, NumPy and Python from a seed; what was drawn from goes on after."""
     devices = [torch.cuda.current_device()] if device.startswith("cuda") else []
     of_numpy, of_python = np.random.get_state(), random.getstate()

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from ..carry_out import carry_out, check_jobs, ended
 from ..display import display
 from ..entrants import entrants
-from ..errors import UsageError
 from ..files import write_record
 from ..launchers import is_elsewhere, launching
 from ..loggers import check_loggers, names_of, prepare_loggers
-from ..plan import as_begun, plan
+from ..plan import as_begun, check_baseline, plan
 from ..publish import publish
 from ..runner import Orders
 from ..settings import RunSettings
@@ -56,8 +55,6 @@ def run(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace, runs: Sequence[RunSettings], log: Sequence[str]) -> None:
     """Raises UsageError for what would come to light after hours."""
-    labels = dict.fromkeys(settings.optimizer for settings in runs)
-    if options.baseline is not None and options.baseline not in labels:
-        raise UsageError(f"--baseline {options.baseline} is none of {', '.join(labels)}")
+    check_baseline(options.baseline, runs)
     check_jobs(options.jobs)
     check_loggers(log)
