@@ -22,6 +22,7 @@ A run that fails is a row of the table, with its error, and the others go on; th
   deva compare --data book.txt --size tiny --steps 500
   deva compare --task my_task.py                  your own model and data; see deva init-task
   deva compare --resume runs/compare-20260101-1200
+  deva compare --lr x0.3,x1,x3 --seeds 5 --launcher slurm --gpus 1 --out /shared/sweep
 """
 
 
