@@ -85,6 +85,7 @@ def kill_then_stop(
     wait_for((folder / "results.jsonl").exists)
     wait_for(lambda: saved(folder).keys() - old.keys())
     said = press_ctrl_c(process, workers)
+    assert said.count("was lost, and another one goes on: ") == 1
     assert said.count(f"step    0/{STEPS}") == 2  # the first has gone on, and not begun anew
     assert saved(folder)
     assert [path.name for path in folder.glob("launch-*")] == []
@@ -189,6 +190,14 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @needs_posix
+def test_what_slurm_does_not_take_is_said(slurm: Path) -> None:
+    (slurm / "bin" / "sbatch").write_text("#!/bin/sh\necho invalid partition >&2\nexit 1\n")
+    cluster = SlurmCluster(options_of("--launcher", "slurm"), slurm / "out")
+    with pytest.raises(UsageError, match="SLURM does not take the job: .*invalid partition"):
+        cluster.start("deva-muon", print)
+
+
+@needs_posix
 def test_options_come_to_sbatch_and_a_job_is_cancelled(slurm: Path) -> None:
     options = options_of(
         *("--launcher", "slurm", "--slurm-partition", "long", "--slurm-time", "90", "--cpus", "8"),
@@ -231,6 +240,7 @@ def options_of(*words: str) -> argparse.Namespace:
         ("--launcher ray --device coda", "--device coda cannot be used here"),
     ],
 )
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:ray")
 def test_what_makes_no_sense_is_said_before_anything_is_written(
     words: str,
     said: str,

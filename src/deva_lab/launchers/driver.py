@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from ..checkpoint import found
-from ..errors import LostWorker, UsageError
+from ..errors import LostWorker, UsageError, warn
 from ..failures import failed_event, failed_result, write_traceback
 from ..progress import Result
 from ..runner import Orders
@@ -25,6 +25,7 @@ from .exchange import LOOK_EVERY, Exchange, Listening, opened
 from .worker import work
 
 TRIES: Final = 3  # of a run, each from the same checkpoint
+MANY: Final = 50  # jobs, with which one looks half as often
 SEEN_AFTER: Final = 60.0  # seconds until a file that another machine has written is seen here
 
 
@@ -67,14 +68,14 @@ def run_on(
 
     When `stopping` says so, runs that go on are asked to save, and the others are cancelled.
     """
-    orders = replace(orders, folder=orders.folder.resolve())
+    orders = replace(orders, folder=orders.folder.absolute())
     with opened(orders.folder) as exchange:
         driver, waiting = _Driver(cluster, orders, exchange, watch), deque(runs)
         try:
             while waiting or driver.jobs:
                 while waiting and len(driver.jobs) < (jobs or len(runs)) and not stopping():
                     driver.start(waiting.popleft())
-                time.sleep(LOOK_EVERY)
+                time.sleep(LOOK_EVERY * (1 + len(driver.jobs) / MANY))
                 driver.listen()
                 for settings, how in driver.ended():
                     result = driver.result(settings, how)
@@ -136,7 +137,7 @@ class _Driver:
         result: Result = outcome.get("result", {"status": "stopped"})
         if self.asked or result["status"] != "stopped":
             return result
-        return self._lost_result(settings, how or "the cluster asked it to end")
+        return self._lost_result(settings, how)
 
     def _lost_result(self, settings: RunSettings, how: str) -> Result | None:
         """The result of a run that is lost again and again; None while it is worth another try."""
@@ -146,7 +147,10 @@ class _Driver:
         times = times + 1 if newest == before else 1
         self._lost[settings] = newest, times
         if times < TRIES:
+            if how:
+                warn(f"the worker of {settings.id} was lost, and another one goes on: {how}")
             return None
+        how = how or "the cluster asked it to end"
         error = LostWorker(f"{TRIES} workers were lost without another checkpoint, at last: {how}")
         write_traceback(folder, error)
         self.watch(failed_event(settings, None))

@@ -120,7 +120,7 @@ class Listening:
 
     def new_events(self, run: str) -> Iterator[Event]:
         """The events of a run since the last call; of a killed worker the last may be cut short."""
-        with suppress(FileNotFoundError), self.exchange.events(run).open("rb") as file:
+        with suppress(OSError), self.exchange.events(run).open("rb") as file:
             file.seek(self._read.get(run, 0))
             whole, newline, _ = file.read().rpartition(b"\n")
             self._read[run] = self._read.get(run, 0) + len(whole) + len(newline)
@@ -141,7 +141,7 @@ class Telling:
         said = event.evaluated or event.status != "running"
         if said or time.monotonic() - self._last >= TOLD_EVERY:
             self._last = time.monotonic()
-            with suppress(FileNotFoundError), self.path.open("r+b") as file:
+            with suppress(OSError), self.path.open("r+b") as file:
                 file.seek(0, os.SEEK_END)
                 file.write(json.dumps(event).encode() + b"\n")
 
@@ -167,6 +167,8 @@ class Lease:
         except FileNotFoundError:
             self.ended = True
             return True
+        except OSError:  # storage that does not answer may do so later
+            stamp = self._stamp
         if stamp != self._stamp:
             self._stamp, self._renewed = stamp, now
         self.ended = now - self._renewed > ALONE_AFTER

@@ -39,7 +39,7 @@ class RayCluster:
         self.address: str | None = options.ray_address
         self.cpus, self.gpus = options.cpus or CPUS, options.gpus or 0.0
         self.memory = int((options.memory or 0) * (1 << 30))
-        self.folder = folder.resolve()
+        self.folder = folder.absolute()
         self._ours = False
 
     def __enter__(self) -> RayCluster:

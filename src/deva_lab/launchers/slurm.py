@@ -38,7 +38,7 @@ class SlurmCluster:
         if gpus != int(gpus):
             raise UsageError(f"--gpus must be a whole number with --launcher slurm, got {gpus:g}")
         others = sbatch_options(options.slurm_options)
-        self.executor = submitit.AutoExecutor(folder.resolve() / LOGS, cluster=kind)
+        self.executor = submitit.AutoExecutor(folder.absolute() / LOGS, cluster=kind)
         self.executor.update_parameters(
             cpus_per_task=self.cpus,
             gpus_per_node=int(gpus) or None,
