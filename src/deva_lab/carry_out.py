@@ -10,8 +10,9 @@ from .display import Display
 from .errors import FailedRuns, UsageError
 from .failures import failure_text
 from .files import append_line
+from .launchers.exchange import end_left
 from .progress import Result, is_failed
-from .runner import Orders, default_jobs, run_all
+from .runner import Launch, Orders, run_all
 from .settings import RunSettings
 from .summary import read_results
 from .tasks import make_task
@@ -26,6 +27,7 @@ def carry_out(
     jobs: int | None,
     shown: Display,
     stopping: Callable[[], bool],
+    launch: Launch | None = None,
 ) -> list[Result]:
     """Carry out the runs that the folder has no result of, from their checkpoints if they have any.
 
@@ -34,11 +36,13 @@ def carry_out(
     Args:
         runs: All that are wanted, each once.
         orders: Among other things the folder.
-        jobs: How many side by side; None for as many as there are cores.
+        jobs: How many side by side; None for as many as there are cores, or as a cluster takes.
         shown: Where they are told of.
         stopping: Whether to save and return.
+        launch: How they are carried out; None for on this machine.
     """
     folder = orders.folder
+    end_left(folder)
     done = {result["id"] for result in finished(folder, runs)}
     for name in done:
         _forget(folder, name)  # a kill may have come between a result and this
@@ -49,10 +53,10 @@ def carry_out(
     for settings in {(run.task, run.data, run.vocabulary): run for run in ours}.values():
         make_task(settings, report=shown.say)  # what is prepared once is prepared here
     failed: list[Result] = []
-    jobs = jobs or default_jobs(len(todo), todo[0].device)
+    launch = launch or run_all
     shown.begin(todo, len(done))
     try:
-        for result in run_all(todo, orders, jobs=jobs, watch=shown.event, stopping=stopping):
+        for result in launch(todo, orders, jobs=jobs, watch=shown.event, stopping=stopping):
             if result["status"] != "stopped":
                 append_line(folder / RESULTS, result)
             if is_failed(result):

@@ -50,6 +50,8 @@ PACKAGES: Final = {
     "tensorboard": "TensorBoard",
     "wandb": "Weights & Biases",
     "mlflow": "MLflow",
+    "ray": "Ray",
+    "slurm": "submitit",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
@@ -31,7 +32,9 @@ def environment(device: str, ranks: Ranks = ALONE) -> dict[str, Any]:
 
 
 def default_device() -> str:
-    """The accelerator, if there is one, else the CPU."""
+    """What DEVA_DEVICE names, else the accelerator, if there is one, else the CPU."""
+    if named := os.environ.get("DEVA_DEVICE"):
+        return named
     if not torch.accelerator.is_available():
         return "cpu"
     found = torch.accelerator.current_accelerator()  # which torch 2.6 has without an argument

@@ -31,6 +31,8 @@ EXTRAS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "mlflow": ("mlflow-skinny", "mlflow"),
         "sqlalchemy": ("sqlalchemy", "mlflow"),  # of its store on this machine, as the next
         "alembic": ("alembic", "mlflow"),
+        "ray": ("ray", "ray"),
+        "submitit": ("submitit", "slurm"),
     }
 )
 

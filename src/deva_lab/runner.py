@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from multiprocessing.queues import Queue
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import torch
 
@@ -42,15 +42,31 @@ class Orders:
     log: tuple[str, ...] = ()  # names of loggers
 
 
+class Launch(Protocol):
+    """A way to carry out runs: `run_all`, or one of `launchers`."""
+
+    def __call__(
+        self,
+        runs: Sequence[RunSettings],
+        orders: Orders,
+        *,
+        jobs: int | None,
+        watch: Watch,
+        stopping: Callable[[], bool],
+    ) -> Iterator[Result]:
+        """The result of each run as it ends; those that `stopping` cut short have said so."""
+
+
 def run_all(
     runs: Sequence[RunSettings],
     orders: Orders,
     *,
-    jobs: int,
+    jobs: int | None,
     watch: Watch,
     stopping: Callable[[], bool],
 ) -> Iterator[Result]:
-    """The result of each run as it ends; those that `stopping` cut short have said so."""
+    """The result of each run as it ends, all on this machine."""
+    jobs = jobs or default_jobs(len(runs), runs[0].device)
     if jobs == 1:
         for settings in runs:
             yield run_one(settings, orders, watch=watch, stopping=stopping)

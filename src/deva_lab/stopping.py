@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
 from types import FrameType, TracebackType
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ class Stopping:
     Args:
         patient: Take a second one for the first again: torchrun passes on what a rank may have got
             already, and kills by itself what does not end.
+        signals: Those that it hears.
 
     >>> with Stopping() as stopping:
     ...     before = stopping()
@@ -23,9 +25,9 @@ class Stopping:
     (False, True, 143)
     """
 
-    def __init__(self, *, patient: bool = False) -> None:
+    def __init__(self, *, patient: bool = False, signals: Sequence[int] = SIGNALS) -> None:
         self.signal: int | None = None
-        self._patient = patient
+        self._patient, self._signals = patient, signals
         self._before: dict[int, Any] = {}
 
     def __call__(self) -> bool:
@@ -38,7 +40,7 @@ class Stopping:
         return 0 if self.signal is None else 128 + self.signal
 
     def __enter__(self) -> Stopping:
-        self._before = {number: signal.signal(number, self._hear) for number in SIGNALS}
+        self._before = {number: signal.signal(number, self._hear) for number in self._signals}
         return self
 
     def __exit__(

@@ -52,6 +52,8 @@ def words_for(line: str) -> list[str]:
         ("compare --task vit --size ", list(OFFERS["vit"].presets)),
         ("compare --size ", list(OFFERS["gpt"].presets)),
         ("compare --size ti --task mlp --dtype ", ["float32", "bfloat16"]),
+        ("compare --launcher ", ["local", "ray", "slurm"]),
+        ("race --slurm-e", ["--slurm-executor"]),
         ("train --parallel ", ["ddp", "fsdp", "hsdp"]),
         ("compare --data shake", ["shakespeare"]),
         ("compare --task mlp --data dig", ["digits"]),

@@ -134,6 +134,8 @@ def test_what_needs_torch_alone_runs_without_the_extras(words, deva_without):
         ("compare --task mlp --tensorboard", "torch.utils.tensorboard", "tensorboard", None),
         ("compare --task mlp --log wandb", "wandb", "wandb", None),
         ("compare --task mlp --log mlflow", "mlflow", "mlflow-skinny", "mlflow"),
+        ("compare --task mlp --launcher ray", "ray", "ray", "ray"),
+        ("race --launcher slurm", "submitit", "submitit", "slurm"),
         ("train --task mlp --log mlflow", "sqlalchemy", "sqlalchemy", "mlflow"),
         ("train --task mlp --log tensorboard", "torch.utils.tensorboard", "tensorboard", None),
         ("train --size large", "tiktoken", "tiktoken", "lab"),

@@ -6,16 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from killing import ends
+from processes import LIMIT, needs_proc, processes, saved, status, wait_for
 
 from deva_lab.cli import main
-
-LIMIT = 240  # seconds; on a quiet machine nothing here takes a tenth of it
 
 
 @pytest.mark.slow
@@ -50,48 +47,13 @@ def started(*words: str | Path) -> subprocess.Popen[str]:
     return process
 
 
-def wait_for(what: Callable[[], object]) -> None:
-    """Return once this is so."""
-    begun = time.monotonic()
-    while not what():
-        assert time.monotonic() - begun < LIMIT
-        time.sleep(0.05)
-
-
 def workers(parent: int) -> list[int]:
     """The processes that a command has started to train in."""
-    pids = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
-    return [pid for pid in pids if status(pid)[1] == str(parent) and b"spawn_main" in words_of(pid)]
-
-
-def status(pid: int) -> list[str]:
-    """The state of a process and its parent; it is as a zombie if it has gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
-    except (FileNotFoundError, ProcessLookupError):
-        return ["Z", ""]
-
-
-def words_of(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
-        return b""
-
-
-def saved(folder: Path) -> dict[Path, int]:
-    """The checkpoints that are there, with their times."""
-    found = {}
-    for path in folder.glob("runs/*/checkpoint-*"):
-        try:
-            found[path] = path.stat().st_mtime_ns
-        except FileNotFoundError:  # a newer one has taken its place
-            continue
-    return found
+    return [pid for pid in processes("spawn_main") if status(pid)[1] == str(parent)]
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked up in /proc")
+@needs_proc
 def test_a_killed_worker_and_a_killed_command_change_nothing(tmp_path: Path) -> None:
     whole, cut, again = (tmp_path / name for name in ("whole", "cut", "again"))
     assert main(["compare", *WORDS, "--jobs", "1", "--out", str(whole)]) == 0

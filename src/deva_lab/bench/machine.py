@@ -24,12 +24,18 @@ def machine(device: str) -> dict[str, Any]:
         "cpu": _cpu(),
         "cores": os.cpu_count(),
         "memory_gb": _memory_gb(),
-        "gpu": torch.cuda.get_device_name(device) if device.startswith("cuda") else None,
+        "gpu": _gpu(device),
         "threads": torch.get_num_threads(),
         "platform": platform.platform(),
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in PACKAGES},
     }
+
+
+def _gpu(device: str) -> str | None:
+    """The name of a GPU; None for other devices, and for one that is on another machine."""
+    there = device.startswith("cuda") and torch.cuda.is_available()
+    return torch.cuda.get_device_name(device) if there else None
 
 
 def summary(about: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ from ..carry_out import carry_out, check_jobs, ended
 from ..display import display
 from ..entrants import entrants
 from ..files import write_record
+from ..launchers import is_elsewhere, launching
 from ..loggers import check_loggers, names_of, prepare_loggers
 from ..plan import as_begun, check_baseline, plan
 from ..publish import publish
@@ -29,16 +30,19 @@ def run(options: argparse.Namespace) -> int:
     """Compare; the exit code is 0 when all runs have ended, 1 if one failed, 128 + a signal."""
     folder = output_folder(options, "compare")
     given = given_options(options, {"optimizers": OPTIMIZERS})
-    runs = plan(request_of(given, entrants(given["optimizers"])))
+    elsewhere = is_elsewhere(options, given)
+    runs = plan(request_of(given, entrants(given["optimizers"]), elsewhere=elsewhere))
     log = names_of(given.get("log"))
     _check(options, runs, log)
-    prepare_loggers(log, folder)
     shown = display()
-    runs = as_begun(runs, folder, shown.say)
-    write_record(folder / OPTIONS, given)
     orders = Orders(folder, command_line(options.words), options.save_every, log)
-    with Stopping() as stopping:
-        failed = carry_out(runs, orders, jobs=options.jobs, shown=shown, stopping=stopping)
+    with launching(options, folder) as launch, Stopping() as stopping:
+        runs = as_begun(runs, folder, shown.say)
+        prepare_loggers(log, folder)
+        write_record(folder / OPTIONS, given)
+        failed = carry_out(
+            runs, orders, jobs=options.jobs, shown=shown, stopping=stopping, launch=launch
+        )
     results = ended(folder, runs)
     if results:
         shown.say("\n" + publish(results, folder, baseline=options.baseline))

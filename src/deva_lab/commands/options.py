@@ -96,15 +96,17 @@ def options_in(folder: Path) -> dict[str, Any]:
     return given
 
 
-def request_of(given: dict[str, Any], optimizers: Sequence[Entrant]) -> Request:
-    """The request that options come to."""
+def request_of(
+    given: dict[str, Any], optimizers: Sequence[Entrant], *, elsewhere: bool = False
+) -> Request:
+    """The request that options come to; `elsewhere`, the device is one of other machines."""
     rates = tuple(Rate.parse(text) for text in given.get("lr", "").split(",") if text)
     request = Request(
         optimizers=tuple(optimizers),
         rates=rates,
         seeds=seeds_of(given.get("seeds", "1")),
         vocabulary=vocabulary_of(given.get("vocabulary")),
-        device=device_of(given.get("device")),
+        device=device_of(given.get("device"), elsewhere=elsewhere),
         **{name: value for name, value in given.items() if name in REQUESTED and name not in _READ},
     )
     return request if "tokens" not in given else _in_steps(request, given["tokens"])
@@ -143,12 +145,12 @@ def vocabulary_of(text: str | None) -> int | str | None:
     return int(text)
 
 
-def device_of(text: str | None) -> str:
+def device_of(text: str | None, *, elsewhere: bool = False) -> str:
     """The device to train on: the one given, else the accelerator, else the CPU."""
     if text is None:
         return default_device()
     try:
-        torch.zeros(1, device=text)
+        torch.device(text) if elsewhere else torch.zeros(1, device=text)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise UsageError(f"--device {text} cannot be used here: {reason}") from error

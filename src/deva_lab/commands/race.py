@@ -9,6 +9,7 @@ from typing import Final
 from ..carry_out import carry_out, check_failed, check_jobs
 from ..display import Display, display
 from ..errors import UsageError, unknown
+from ..launchers import launching
 from ..race.chart import draw_race
 from ..race.confirm import confirmation, confirmation_runs, places
 from ..race.entries import chosen, listing
@@ -21,7 +22,7 @@ from ..race.rules import rules_text
 from ..race.state import Race
 from ..race.tuning import pending
 from ..reproduce.trained import check_runs
-from ..runner import Orders
+from ..runner import Launch, Orders
 from ..settings import RunSettings
 from ..stopping import Stopping
 from .options import command_line
@@ -47,8 +48,8 @@ def _stage(options: argparse.Namespace, race: Race) -> int:
     check_jobs(options.jobs)
     if options.results is not None and options.stage != "page":
         raise UsageError("--results is for looking: with --list, or with the stage page")
-    with Stopping() as stopping:
-        STAGES[options.stage](Stage(options, race, display(), stopping))
+    with launching(options, race.folder) as launch, Stopping() as stopping:
+        STAGES[options.stage](Stage(options, race, display(), stopping, launch))
     if stopping():
         print(f"Stopped. To go on: {command_line(options.words)}")
     return stopping.exit_code
@@ -58,9 +59,15 @@ class Stage:
     """What a stage needs to carry out runs and to say what came of them."""
 
     def __init__(
-        self, options: argparse.Namespace, race: Race, shown: Display, stopping: Stopping
+        self,
+        options: argparse.Namespace,
+        race: Race,
+        shown: Display,
+        stopping: Stopping,
+        launch: Launch,
     ) -> None:
         self.options, self.race, self.shown, self.stopping = options, race, shown, stopping
+        self.launch = launch
         self.chosen = chosen(options.names, race.entries)
 
     def train(self, runs: Sequence[RunSettings]) -> None:
@@ -73,6 +80,7 @@ class Stage:
             jobs=self.options.jobs,
             shown=self.shown,
             stopping=self.stopping,
+            launch=self.launch,
         )
         check_failed(failed, orders.command)
 

@@ -12,6 +12,7 @@ from ..carry_out import carry_out, check_failed, check_jobs
 from ..display import display
 from ..errors import UsageError
 from ..files import write_text
+from ..launchers import launching
 from ..reproduce.collected import write_page
 from ..reproduce.dry_run import dry_run
 from ..reproduce.experiment import Experiment, page, results_of
@@ -62,8 +63,10 @@ def _train(trained: Sequence[Trained], options: argparse.Namespace) -> int:
     check_runs(runs)
     orders = Orders(options.out, command_line(options.words))
     shown = display()
-    with Stopping() as stopping:
-        failed = carry_out(runs, orders, jobs=options.jobs, shown=shown, stopping=stopping)
+    with launching(options, options.out) as launch, Stopping() as stopping:
+        failed = carry_out(
+            runs, orders, jobs=options.jobs, shown=shown, stopping=stopping, launch=launch
+        )
     check_failed(failed, orders.command)
     if stopping():
         shown.say(f"Stopped. To go on: {orders.command}")

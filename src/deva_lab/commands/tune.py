@@ -11,6 +11,7 @@ from ..carry_out import carry_out, check_jobs, finished
 from ..display import display
 from ..entrants import entrants
 from ..files import write_record
+from ..launchers import is_elsewhere, launching
 from ..loggers import check_loggers, names_of, prepare_loggers
 from ..plan import as_begun, plan
 from ..progress import Result
@@ -39,15 +40,14 @@ def run(options: argparse.Namespace) -> int:
     """Tune; the exit code is 0, 1 if a run failed, 128 + the signal if one came."""
     folder = output_folder(options, "tune")
     given = given_options(options, DEFAULTS)
-    request = request_of(given, entrants(given["optimizers"]))
+    elsewhere = is_elsewhere(options, given)
+    request = request_of(given, entrants(given["optimizers"]), elsewhere=elsewhere)
     shown = display()
     (base, *_) = as_begun(plan(request), folder, shown.say)
     search = Search(base, request.optimizers, request.seeds, given["budget"])
     check_jobs(options.jobs)
     log = names_of(given.get("log"))
     check_loggers(log)
-    prepare_loggers(log, folder)
-    write_record(folder / OPTIONS, given)
     orders = Orders(folder, command_line(options.words), options.save_every, log)
     runs: dict[str, RunSettings] = {}
     failed: dict[str, Result] = {}
@@ -55,10 +55,19 @@ def run(options: argparse.Namespace) -> int:
     def results() -> list[Result]:
         return [*finished(folder, list(runs.values())), *failed.values()]
 
-    with Stopping() as stopping:
+    with launching(options, folder) as launch, Stopping() as stopping:
+        prepare_loggers(log, folder)
+        write_record(folder / OPTIONS, given)
         while not stopping() and (following := search.next(results())):
             runs |= {one.id: one for one in following}
-            lost = carry_out(following, orders, jobs=options.jobs, shown=shown, stopping=stopping)
+            lost = carry_out(
+                following,
+                orders,
+                jobs=options.jobs,
+                shown=shown,
+                stopping=stopping,
+                launch=launch,
+            )
             failed |= {result["id"]: result for result in lost}
     found = search.found(results())
     if results():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..tuned import TUNED
 from . import Commands, add_command
+from .launching import add_launching
 from .training import add_output, add_training
 
 OPTIMIZERS = ",".join(TUNED)
@@ -21,6 +22,7 @@ A run that fails is a row of the table, with its error, and the others go on; th
   deva compare --data book.txt --size tiny --steps 500
   deva compare --task my_task.py                  your own model and data; see deva init-task
   deva compare --resume runs/compare-20260101-1200
+  deva compare --lr x0.3,x1,x3 --seeds 5 --launcher slurm --gpus 1 --out /shared/sweep
 """
 
 
@@ -43,6 +45,6 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument("--seeds", metavar="N|LIST", help="how many, or which (1)")
     parser.add_argument("--baseline", metavar="NAME", help="whose final loss is the target (adamw)")
-    parser.add_argument("--jobs", type=int, metavar="N", help="runs side by side (as cores allow)")
     add_training(parser)
+    add_launching(parser)
     add_output(parser, "compare")

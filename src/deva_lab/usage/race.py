@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from . import Commands, add_command
+from .launching import add_launching
 
 DESCRIPTION = """\
 Race optimizers to the final loss of a tuned Muon: the fewest tokens win. See docs/race.md.
@@ -40,9 +41,9 @@ def add(commands: Commands) -> None:
     parser.add_argument("--entries", action="store_true", help="print the entries")
     parser.add_argument("--list", action="store_true", help="print the leaderboard")
     parser.add_argument("--at", nargs="+", default=[], metavar="PLACE", help="where to confirm")
-    parser.add_argument("--jobs", type=int, metavar="N", help="runs side by side (as cores allow)")
     parser.add_argument(
         "--out", type=Path, default=Path("runs/race"), metavar="DIR", help="(runs/race)"
     )
     parser.add_argument("--results", type=Path, metavar="FILE", help="look at these, not at DIR's")
     parser.add_argument("--docs", type=Path, default=Path("docs"), metavar="DIR", help="(docs)")
+    add_launching(parser)

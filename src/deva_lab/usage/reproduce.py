@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ..reproduce import SCALES
 from . import Commands, add_command
+from .launching import add_launching
 
 DESCRIPTION = """\
 Repeat an experiment of the paper and say whether it comes out as the paper has it.
@@ -39,7 +40,6 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--data", metavar="NAME|PATH", help="what is trained on (FineWeb's sample, if it is there)"
     )
-    parser.add_argument("--jobs", type=int, metavar="N", help="runs side by side (as cores allow)")
     parser.add_argument("--dry-run", action="store_true", help="say which runs, and do none")
     parser.add_argument(
         "--page",
@@ -50,3 +50,4 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--out", type=Path, default=Path("runs/reproduce"), metavar="DIR", help="(runs/reproduce)"
     )
+    add_launching(parser)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from . import Commands, add_command
 from .compare import OPTIMIZERS
+from .launching import add_launching
 from .training import add_output, add_training
 
 BUDGET = 12
@@ -40,6 +41,6 @@ def add(commands: Commands) -> None:
         help=f"runs in all, the same number for each optimizer ({BUDGET})",
     )
     parser.add_argument("--seeds", metavar="N|LIST", help="on which each rate is tried (1)")
-    parser.add_argument("--jobs", type=int, metavar="N", help="runs side by side (as cores allow)")
     add_training(parser)
+    add_launching(parser)
     add_output(parser, "tune")
