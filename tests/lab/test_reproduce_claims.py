@@ -5,21 +5,25 @@ import math
 import pytest
 
 from deva_lab.entrants import Entrant
-from deva_lab.reproduce import hyper, method_table, snr
-from deva_lab.reproduce.claims import Finding, compared, overall, sentence, throughout
+from deva_lab.reproduce import losses, tables
+from deva_lab.reproduce.experiment import Trained
 from deva_lab.reproduce.experiments import EXPERIMENTS
-from deva_lab.reproduce.language_methods import (
-    DEVA,
-    FACTORED,
-    INSTANTANEOUS,
-    MUON,
-    SOAP,
-    UNSIGNED,
+from deva_lab.reproduce.measures import (
+    Finding,
+    Measured,
+    at_one_speed,
+    below,
+    compared,
+    gap,
+    noise,
+    order,
+    overall,
+    sentence,
+    speeds,
+    throughout,
 )
-from deva_lab.reproduce.language_runs import SETUPS
-from deva_lab.reproduce.measures import Measured, at_one_speed, below, gap, noise, order, speeds
 from deva_lab.reproduce.printed import PRINTED
-from deva_lab.reproduce.trained import Trained
+from deva_lab.reproduce.runs import DEVA, FACTORED, INSTANTANEOUS, MUON, SOAP, TEXT, UNSIGNED
 
 # Claims -------------------------------------------------------------------------------------------
 
@@ -71,16 +75,23 @@ def test_methods_are_compared_seed_by_seed():
     other = Measured({0: 3.02, 1: 3.51, 2: 4.03})
     assert gap(one, other) == pytest.approx(0.02)
     assert noise(one, other) == pytest.approx(0.01)
-    assert below("", "", one, other).verdict == "holds"
-    assert below("", "", other, one).verdict == "does not hold"
-    assert below("", "", one, Measured({0: 3.02, 1: 3.49, 2: 4.0})).verdict == "open"
+    assert below(one, other).verdict == "holds"
+    assert below(other, one).verdict == "does not hold"
+    assert below(one, Measured({0: 3.02, 1: 3.49, 2: 4.0})).verdict == "open"
 
 
 def test_a_single_seed_is_judged_by_the_noise_of_others():
     one, other = Measured({0: 3.0}), Measured({0: 3.02, 1: 9.0})
     assert gap(one, other) == pytest.approx(0.02)  # the seed that both have
-    assert below("", "", one, other).verdict == "holds"
-    assert below("", "", one, other, spread=0.03).verdict == "open"
+    assert below(one, other).verdict == "holds"
+    assert below(one, other, spread=0.03).verdict == "open"
+
+
+def test_runs_that_diverged_on_either_side_decide_nothing():
+    """One method diverged with one seed, the other with another: neither is below the other."""
+    one, other = Measured({0: math.inf, 1: 3.0}), Measured({0: 3.0, 1: math.inf})
+    assert math.isnan(gap(one, other))
+    assert below(one, other).verdict == below(other, one).verdict == "does not hold"
 
 
 def test_orders_tell_what_is_within_the_noise():
@@ -185,7 +196,7 @@ def test_the_paper_s_own_numbers_bear_out_its_claims(name, tmp_path):
 
 def test_times_are_brought_to_one_speed_by_the_work_that_is_the_same():
     """A run on a machine half as fast, and one of twice the batch, agree with the one before."""
-    run = SETUPS["cpu"].base.changed(optimizer=MUON)
+    run = TEXT["cpu"].base.changed(optimizer=MUON)
     usual, slow, large = (made(run, paper_loss) for _ in range(3))
     slow["mean_milliseconds"] = {k: 2 * v for k, v in usual["mean_milliseconds"].items()}
     slow["curve"] = {**slow["curve"], "seconds": [2 * s for s in usual["curve"]["seconds"]]}
@@ -256,7 +267,7 @@ def test_a_run_that_diverged_does_not_break_a_page(name, tmp_path):
 
 
 def recorded(rows, size="small"):
-    names = snr.layers(size)
+    names = losses.layers(size)
     return [
         {
             "step": step,
@@ -286,20 +297,20 @@ def test_norms_that_grow_do_not(tmp_path):
 
 
 def test_hyper_parameters_of_the_paper_s_scale_are_those_of_its_table(tmp_path):
-    results = hyper.compute({}, print)
-    found = hyper.show(results, tmp_path)
+    results = tables.compute_hyper({}, print)
+    found = tables.show_hyper(results, tmp_path)
     assert found.verdict.startswith("holds: "), found.text
     results["NanoGPT"]["methods"]["SOAP"]["decay"] = 0.01
     results["NanoGPT"]["parameters"] = 124_000_000
-    found = hyper.show(results, tmp_path)
+    found = tables.show_hyper(results, tmp_path)
     assert found.verdict == "holds in part: 2 of 4 claims hold, 2 of 4 claims do not hold"
     assert "SOAP decay: 0.01 for 0.1" in found.text
     assert "0.01 (0.1)" in found.text
 
 
 def test_the_table_of_methods_has_one_misprint(tmp_path):
-    results = method_table.compute({}, print)
+    results = tables.compute_methods({}, print)
     assert results["scaling"]["DeVA-S∞"] == pytest.approx(10**0.25 - 1)  # as printed: σ^(1/4)
-    assert results["scaling"][method_table.REPAIRED] < method_table.ROUNDING
-    found = method_table.show(results, tmp_path)
+    assert results["scaling"][tables.REPAIRED] < tables.ROUNDING
+    found = tables.show_methods(results, tmp_path)
     assert found.verdict == "holds in part: 6 of 7 claims hold, 1 of 7 claims does not hold"

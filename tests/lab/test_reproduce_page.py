@@ -9,10 +9,15 @@ import pytest
 from PIL import Image
 
 from deva_lab.cli import main
-from deva_lab.reproduce import collected, light
+from deva_lab.reproduce import collected
 from deva_lab.reproduce.collected import duration, write_page
-from deva_lab.reproduce.experiment import Experiment, Shown, markdown_table, results_of
-from deva_lab.reproduce.trained import Trained
+from deva_lab.reproduce.experiment import (
+    Experiment,
+    Shown,
+    Trained,
+    markdown_table,
+    results_of,
+)
 from deva_lab.settings import RunSettings
 from lab.browser import browser, find_chromium
 
@@ -148,13 +153,13 @@ def test_a_figure_is_a_small_svg_or_a_png_in_few_colours(tmp_path, monkeypatch):
     drawn, shown = tmp_path / "drawn", tmp_path / "shown"
     drawn.mkdir()
     paths = [*picture(drawn, "small"), *picture(drawn, "large", noisy=True)]
-    monkeypatch.setattr(light, "LARGEST", 50_000)  # what noise of 300 × 200 pixels fits into
-    small, large = light.light_figures(paths, shown)
+    monkeypatch.setattr(collected, "LARGEST", 50_000)  # what noise of 300 × 200 pixels fits into
+    small, large = collected.light_figures(paths, shown)
     assert (small.name, large.name) == ("small.svg", "large.png")
     assert large.stat().st_size <= 50_000 < (drawn / "large.png").stat().st_size
     with Image.open(large) as image:
         assert image.size == (300, 200)
-    assert light.light_figures((), shown) == []
+    assert collected.light_figures((), shown) == []
 
 
 # The command -------------------------------------------------------------------------------------
