@@ -1,12 +1,13 @@
 """Verdicts on made-up results: what holds, what is within the noise, what does not hold."""
 
 import math
+import re
 
 import pytest
 
 from deva_lab.entrants import Entrant
 from deva_lab.reproduce import losses, tables
-from deva_lab.reproduce.experiment import Trained
+from deva_lab.reproduce.experiment import Trained, verdict
 from deva_lab.reproduce.experiments import EXPERIMENTS
 from deva_lab.reproduce.measures import (
     Finding,
@@ -231,6 +232,41 @@ def test_where_all_is_the_other_way_round_nothing_holds(name, tmp_path):
     assert found.verdict.startswith("does not hold at this scale: ")
 
 
+@pytest.mark.parametrize(
+    ("name", "begins"),
+    [
+        ("fig-nanogpt", "Scale: a GPT of 983k parameters sees 410k tokens in 200 steps here, in "),
+        ("table-nanogpt", "Scale: a GPT of 983k"),
+        ("fig-lr", "Scale: a GPT of 983k"),
+        ("table-lr", "Scale: a GPT of 983k"),
+        (
+            "table-beta3",
+            "Steps: β₃ = 0.9875 averages over 80 steps, and a run here has 200 of them",
+        ),
+        ("fig-batch", "Steps: with 4 batches in a step a run here has 50 steps"),
+        ("fig-freq", "Steps: in a run here, of 200 steps, bases are renewed 1 to 20 times"),
+        ("fig-variants", "Scale: a GPT of 983k"),
+        ("table-variants", "Scale: a GPT of 983k"),
+    ],
+)
+def test_a_verdict_that_is_not_the_paper_s_says_why_first(name, begins, tmp_path):
+    found = shown(name, tmp_path, lambda run: 6.6 - paper_loss(run))
+    assert found.why.startswith(begins)
+    text = verdict(EXPERIMENTS[name], {"scale": "cpu"}, found)
+    assert re.match(r"\*\*Verdict\*\*: (holds in part|does not hold at this scale)\. S", text)
+    assert f"`deva reproduce {name} --scale paper` trains it at the paper's own scale." in text
+    # at that scale itself it is not for want of steps
+    text = verdict(EXPERIMENTS[name], {"scale": "paper", "spent": ""}, found)
+    assert "The authors' own setting: " in text
+    assert begins not in text
+
+
+def test_a_verdict_that_is_the_paper_s_needs_no_reason(tmp_path):
+    found = shown("table-nanogpt", tmp_path)
+    text = verdict(EXPERIMENTS["table-nanogpt"], {"scale": "cpu"}, found)
+    assert text == "**Verdict**: holds: 5 of 5 claims hold."
+
+
 def test_a_table_that_holds_in_part_says_of_what(tmp_path):
     """DeVA-S∞ at SOAP's loss: below Muon by a seed's difference of zero, not below SOAP."""
     found = shown(
@@ -291,6 +327,7 @@ def test_the_paper_s_norms_peak_early_and_settle(tmp_path):
 def test_norms_that_grow_do_not(tmp_path):
     found = shown("table-snr", tmp_path, telemetry=recorded([(1.0, 2.0, 3.0, 4.0, 5.0)] * 4))
     assert found.verdict.startswith("does not hold at this scale: 2 of 2")
+    assert found.why.startswith("Steps: the paper looks at Γ after 5M to 500M tokens")
 
 
 # The tables of settings ---------------------------------------------------------------------------
@@ -314,3 +351,4 @@ def test_the_table_of_methods_has_one_misprint(tmp_path):
     assert results["scaling"][tables.REPAIRED] < tables.ROUNDING
     found = tables.show_methods(results, tmp_path)
     assert found.verdict == "holds in part: 6 of 7 claims hold, 1 of 7 claims does not hold"
+    assert found.why.startswith("The authors' own table: ")

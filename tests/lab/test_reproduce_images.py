@@ -156,6 +156,7 @@ def test_cifar_the_other_way_round(tmp_path: Path) -> None:
     assert shown.verdict == (
         "holds in part: 1 of 5 claims holds in part, 4 of 5 claims do not hold"
     )  # DeVA-ℓ∞ is above Adam
+    assert shown.why.startswith("Steps: a run sees 12,800 images of cifar10-small in 200 steps")
     assert "| Adam | diverged |" in shown.text
 
 
@@ -189,6 +190,7 @@ def test_vit_in_part_and_diverged(tmp_path: Path) -> None:
     adam["curve"] = {key: values[:5] for key, values in adam["curve"].items()}
     shown = images.show_vit(results, tmp_path)
     assert shown.verdict.startswith("holds in part: 2 of 4 claims hold, 1 of 4 claims is within")
+    assert shown.why.startswith("Scale: a model of 269,722 parameters sees 19,200 images of digits")
     assert "| Adam | diverged | diverged | – | diverged | – |" in shown.text
 
 

@@ -56,7 +56,8 @@ def made(id_: str, *, figure: bool = True) -> Experiment:
         table = markdown_table(("loss", "the paper", "here"), [("Muon |x|", "3.30", "3.2 ± 0.1")])
         text = f"## at one rate\n\n{table}\n\n{EVIL} and `code`"
         figures = picture(folder, id_) if figure else ()
-        return Shown(text, VERDICTS[id_], figures, f"caption of {id_}")
+        why = "Steps: they are fewer here." if id_ == "fig-three" else ""
+        return Shown(text, VERDICTS[id_], figures, f"caption of {id_}", why)
 
     settings = {"cpu": {"seeds": 3}, "paper": {}}
     return Experiment(id_, f"what {id_} shows", "nowhere", settings, lambda *_: {}, show)
@@ -88,7 +89,7 @@ def test_the_page_has_a_table_and_a_section_of_each(folder, tmp_path):
     top = text.partition("## fig-one")[0]
     assert "| [fig-one](#fig-one) | what fig-one shows | **holds** | 0 s |" in top
     assert "| **holds in part** |" in top
-    assert "| **does not hold** |" in top
+    assert "| **does not hold**: steps |" in top
     assert "| fig-four | not run | not run | – | `deva reproduce fig-four` |" in top
     assert re.findall("^#+ .*", text, re.MULTILINE) == [
         "# The paper, reproduced",
@@ -96,7 +97,9 @@ def test_the_page_has_a_table_and_a_section_of_each(folder, tmp_path):
         *("## fig-three", "### at one rate"),
     ]
     for part in ("![what fig-one shows](reproduction/fig-one.svg)", "*caption of fig-three*",
-                 "**Verdict**: holds in part: 1 of 2 claims holds.", "In the paper: nowhere.",
+                 "**Verdict**: holds: 2 of 2 claims hold.\n", "In the paper: nowhere.",
+                 "**Verdict**: holds in part. 1 of 2 claims holds. `deva reproduce table-two` ",
+                 "**Verdict**: does not hold at this scale. Steps: they are fewer here. 0 of 2 ",
                  "`deva reproduce fig-one` · seeds 3 · 0 s on "):  # fmt: skip
         assert part in text
     assert str(folder) not in text  # where the results were is nobody's business

@@ -129,4 +129,5 @@ def test_the_verdict_counts_what_was_found(tmp_path):
     shown = theory.show(results(), tmp_path)
     assert "16 of 16 trajectories" in shown.verdict
     assert shown.verdict.startswith("holds in part")
+    assert shown.why.startswith("The authors' own proofs: 7 of 34 statements fail as printed")
     assert shown.text.count("| does not hold |") == 7

@@ -20,7 +20,7 @@ from ..fragments import unbroken
 from ..report import part
 from ..wording import listed
 from . import Scale
-from .experiment import Experiment, Record, Shown, Trained, markdown_table, origin
+from .experiment import Experiment, Record, Shown, Trained, markdown_table, origin, reason, verdict
 
 TITLE: Final = "The paper, reproduced"
 WORDS: Final = ("holds", "holds in part", "does not hold")  # with which a verdict begins
@@ -47,6 +47,12 @@ class Entry:
         """The verdict in a word or three."""
         verdict = self.shown.verdict
         return max(filter(verdict.startswith, WORDS), key=len, default=verdict)
+
+    @property
+    def cause(self) -> str:
+        """Why not all holds, in a word or three behind a colon."""
+        cause = reason(self.record, self.shown).partition(":")[0].lower()
+        return f": {cause}" if cause else ""
 
     @property
     def command(self) -> str:
@@ -124,7 +130,7 @@ def _overview(entries: Sequence[Entry], missing: Sequence[Experiment | Trained])
         (
             f"[{each.experiment.id}](#{each.experiment.id})",
             each.experiment.what,
-            f"**{each.word}**",
+            f"**{each.word}**{each.cause}",
             duration(each.record["seconds"]),
             f"`{each.command}`",
         )
@@ -144,7 +150,7 @@ def _section(entry: Entry, figures: Sequence[Path]) -> str:
         markup.demoted(shown.text),
         *(f"![{experiment.what}]({path.parent.name}/{path.name})" for path in figures),
         f"*{shown.caption}*" if shown.caption else "",
-        f"**Verdict**: {shown.verdict}.",
+        verdict(experiment, entry.record, shown),
         origin(entry.record, entry.command),
     ]
     return "\n\n".join(filter(None, parts))

@@ -37,6 +37,7 @@ Settings = Mapping[str, Any]
 Record = dict[str, Any]
 Kind = Literal["text", "images"]
 GPT2_IDS = 50_257
+OWN_SETTING = "The authors' own setting: model, data and hyper-parameters are the paper's."
 
 
 @dataclass(frozen=True)
@@ -45,22 +46,30 @@ class Shown:
 
     Attributes:
         text: Tables and findings, as Markdown.
-        verdict: One sentence: holds, holds in part, or does not hold at this scale, and why.
+        verdict: Holds, holds in part, or does not hold at this scale; behind a colon, of what.
         figures: The files that were drawn.
         caption: What they show.
+        why: A sentence on why it does not hold as in the paper, where it does not. It begins with
+            the cause and a colon: scale, steps, or the authors' own setting.
     """
 
     text: str
     verdict: str
     figures: tuple[Path, ...] = ()
     caption: str = ""
+    why: str = ""
 
 
-def shown(*parts: str | list[Finding], figures: tuple[Path, ...] = (), caption: str = "") -> Shown:
+def shown(
+    *parts: str | list[Finding],
+    figures: tuple[Path, ...] = (),
+    caption: str = "",
+    why: str = "",
+) -> Shown:
     """Texts and, among them, the findings, which become a table and the verdict."""
     findings = [finding for part in parts if isinstance(part, list) for finding in part]
     texts = [part if isinstance(part, str) else findings_table(part) for part in parts]
-    return Shown("\n\n".join(texts), sentence(findings), figures, caption)
+    return Shown("\n\n".join(texts), sentence(findings), figures, caption, why)
 
 
 def findings_table(findings: Sequence[Finding]) -> str:
@@ -124,6 +133,11 @@ class Experiment:
     def command(self, record: Record) -> str:
         """What to type to see it again; a record may know another folder."""
         return f"deva reproduce {self.id}"
+
+    @property
+    def at_paper_scale(self) -> str:
+        """How to see it at the scale of the paper."""
+        return f"`deva reproduce {self.id}` computes it at the paper's own scale"
 
     def seconds(self, record: Record) -> dict[str, float]:
         """What took how long."""
@@ -205,6 +219,11 @@ class Trained:
         """What to type to see it again."""
         return str(record["command"])
 
+    @property
+    def at_paper_scale(self) -> str:
+        """How to see it at the scale of the paper."""
+        return f"`deva reproduce {self.id} --scale paper` trains it at the paper's own scale"
+
     def seconds(self, record: Record) -> dict[str, float]:
         """How long each run took."""
         return {run["id"]: run["curve"]["seconds"][-1] for run in record["results"]}
@@ -274,10 +293,27 @@ def page(experiment: Experiment | Trained, record: Record, folder: Path) -> str:
         found.text,
         *(f"![{experiment.what}]({name})" for name in pictures),
         *([f"*{found.caption}*"] if found.caption else []),
-        f"**Verdict**: {found.verdict}.",
+        verdict(experiment, record, found),
         origin(record, record["command"]),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def verdict(experiment: Experiment | Trained, record: Record, found: Shown) -> str:
+    """The verdict; where not all holds, why, what does, and the command for the paper's scale."""
+    word, _, rest = found.verdict.partition(": ")
+    if word == "holds":
+        return f"**Verdict**: {found.verdict}."
+    parts = [f"**Verdict**: {word}.", reason(record, found), f"{rest[:1].upper()}{rest[1:]}."]
+    return " ".join([*filter(None, parts), f"{experiment.at_paper_scale}."])
+
+
+def reason(record: Record, found: Shown) -> str:
+    """Why not all holds, in a sentence that begins with the cause; nothing where all does."""
+    if found.verdict.partition(":")[0] == "holds":
+        return ""
+    at_full_scale = record["scale"] == "paper" and "spent" in record  # trained, that is
+    return OWN_SETTING if at_full_scale else found.why
 
 
 def origin(record: Record, command: str) -> str:

@@ -61,7 +61,14 @@ def show_cifar(results: Sequence[Result], folder: Path) -> Shown:
         TWO_BEST_RATES,
         figures=draw(folder, "fig-cifar", (8.0, 3.6), lambda figure: _fill_cifar(figure, errors)),
         caption="Validation accuracy at the end over the learning rate; a cross is a diverged run",
+        why=f"Steps: a run sees {_seen(results)} here, in the paper 2,000,000 in 15,625.",
     )
+
+
+def _seen(results: Sequence[Result]) -> str:
+    settings, units = results[0]["settings"], results[0]["units"]
+    steps = settings["steps"]
+    return f"{steps * units:,} images of {settings['data']} in {steps:,} steps"
 
 
 def errors_of(results: Sequence[Result]) -> Errors:
@@ -208,6 +215,8 @@ def show_vit(results: Sequence[Result], folder: Path) -> Shown:
         [_faster(curves, other, steps) for other in curves if other != FIRST],
         figures=draw(folder, "fig-vit", (6.4, 4.0), fill),
         caption="Training loss, smoothed, at a fixed learning rate of 0.001",
+        why=f"Scale: a model of {results[0]['parameters']:,} parameters sees {_seen(results)} "
+        "here, in the paper one of 304,326,632 sees 6,405,835 in 12,511.",
     )
 
 

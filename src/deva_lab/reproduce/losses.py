@@ -48,6 +48,7 @@ from .runs import (
     UNSIGNED,
     VARIANTS,
     about,
+    scale_of,
 )
 
 if TYPE_CHECKING:
@@ -83,6 +84,9 @@ def _draw(
 
 # NanoGPT: losses along the way --------------------------------------------------------------------
 
+ONE_RATE: Final = (
+    "The claims are about one learning rate for all methods; table-lr has each at its best."
+)
 FEWER: Final = PRINTED["fig-nanogpt"]["fewer tokens than Muon to its final loss"]
 
 
@@ -124,6 +128,7 @@ def show_nanogpt_figure(results: Sequence[Result], folder: Path) -> Shown:
         caption="Validation and training loss in nats a token, mean over the seeds, the band from "
         "the lowest to the highest; dotted lines have one seed and may leave the picture. The "
         "training loss is the mean since the evaluation before.",
+        why=f"{scale_of(results)} {ONE_RATE}",
     )
 
 
@@ -179,7 +184,8 @@ def show_nanogpt_table(results: Sequence[Result], folder: Path) -> Shown:
         below(times[SOAP], times[DEVA], "SOAP is faster than DeVA-S∞", takes, spec=".1f"),
     ]
     table, orders = _nanogpt_table(runs, losses, times), _orders(losses, times)
-    return shown(about(results), table, orders, findings, f"{TIMES_ARE} {speeds(results)}")
+    notes, why = f"{TIMES_ARE} {speeds(results)}", f"{scale_of(results)} {ONE_RATE}"
+    return shown(about(results), table, orders, findings, notes, why=why)
 
 
 def _nanogpt_table(runs: Groups, losses: Numbers, times: Numbers) -> str:
@@ -246,7 +252,7 @@ def show_variants_table(results: Sequence[Result], folder: Path) -> Shown:
     printed = order({TITLES[label]: Measured({0: PAPER[label]}) for label in VARIANTS})
     here = order({TITLES[label]: losses[label] for label in VARIANTS})
     orders = f"Order: in the paper {printed}; here {here}."
-    return shown(about(results), table, orders, _variants_findings(losses))
+    return shown(about(results), table, orders, _variants_findings(losses), why=_too_near(results))
 
 
 def _variants_findings(losses: Numbers) -> list[Finding]:
@@ -283,7 +289,17 @@ def show_variants_figure(results: Sequence[Result], folder: Path) -> Shown:
         figures=_draw(folder, "fig-variants", runs, ("train_loss", "loss")),
         caption="Training and validation loss of the variants of DeVA-S∞ in nats a token, mean "
         "over the seeds, the band from the lowest to the highest.",
+        why=_too_near(results),
     )
+
+
+def _too_near(results: Sequence[Result]) -> str:
+    """Why variants are not told apart as in the paper."""
+    spreads = [final(own).spread for own in groups(results, VARIANTS).values()]
+    known = max((spread for spread in spreads if spread is not None), default=None)
+    apart = max(PAPER.values()) - min(PAPER.values())
+    seeds = "" if known is None else f", and seeds move a loss by up to {known:.3f} here"
+    return f"{scale_of(results)} The paper's variants end {apart:.3f} apart at most{seeds}."
 
 
 def _behind(runs: Groups, column: str) -> Finding:
@@ -341,6 +357,8 @@ def show_snr(results: Sequence[Result], folder: Path) -> Shown:
         _norms_table("here", times, norms, layers(size)),
         IN_BRACKETS,
         [_peaks(norms), _settles(norms)],
+        why="Steps: the paper looks at Γ after 5M to 500M tokens of training, and the run here "
+        f"ends at {count(times[-1])}, after {result['settings']['steps']:,} steps.",
     )
 
 

@@ -271,7 +271,7 @@ def batch_runs(scale: Scale, data: str) -> list[RunSettings]:
     setup = TEXT[scale]
     runs = _runs(TEXT, scale, data, METHODS, setup.seeds)
     for batches in setup.accumulations:
-        shorter = {
+        shorter: dict[str, Any] = {
             "accumulate": batches,
             "steps": setup.base.steps // batches,
             "evaluate_every": max(1, setup.base.evaluate_every // batches),
@@ -321,6 +321,16 @@ COUNTS: Final = (
     "where they have several seeds."
 )
 ONE_SEED: Final = "One seed, so the spread is not known and every difference counts."
+
+
+def scale_of(results: Sequence[Result]) -> str:
+    """How far runs on text are from the paper's: why they may come out otherwise."""
+    run, paper = results[0], TEXT["paper"].base
+    steps = run["settings"]["steps"]
+    return (
+        f"Scale: a GPT of {count(run['parameters'])} parameters sees {count(steps * run['units'])} "
+        f"tokens in {steps:,} steps here, in the paper one of 276M sees 1.4G in {paper.steps:,}."
+    )
 
 
 def about(results: Sequence[Result]) -> str:

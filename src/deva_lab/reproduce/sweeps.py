@@ -34,12 +34,26 @@ from .measures import (
 )
 from .panels import legend_below, points_panel
 from .printed import PRINTED
-from .runs import BETA, DEVA, KEYS, LOOKS, METHODS, MUON, NAMES, REFRESH_EVERY, SOAP, about
+from .runs import (
+    BETA,
+    DEVA,
+    KEYS,
+    LOOKS,
+    METHODS,
+    MUON,
+    NAMES,
+    REFRESH_EVERY,
+    SOAP,
+    TEXT,
+    about,
+    scale_of,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+PAPER_STEPS: Final = TEXT["paper"].base.steps
 NARROW: Final = 0.005  # of the loss; the paper has 0.0019 over β₃, and little over frequencies
 
 
@@ -102,6 +116,7 @@ def show_rates_figure(results: Sequence[Result], folder: Path) -> Shown:
         caption="Validation loss at the end, in nats a token, over the learning rate. Left the "
         "paper's numbers, right ours; bars are deviations over seeds, a cross is a run that "
         "diverged. The grid has the paper's spacing around our usual rate.",
+        why=_apart(results, losses),
     )
 
 
@@ -117,6 +132,19 @@ def show_rates_table(results: Sequence[Result], folder: Path) -> Shown:
         _orders(losses),
         _best_rates(losses),
         findings,
+        why=_apart(results, losses),
+    )
+
+
+def _apart(results: Sequence[Result], losses: Series[float]) -> str:
+    """Why a common rate suits the methods otherwise than in the paper."""
+    ours, theirs = (
+        max(map(_best, table.values())) / min(map(_best, table.values()))
+        for table in (losses, PAPER_RATES)
+    )
+    return (
+        f"{scale_of(results)} The best rates of the methods are up to {ours:g} times apart here "
+        f"and {theirs:g} times in the paper, and a common rate suits some of them more."
     )
 
 
@@ -205,6 +233,9 @@ def show_beta3(results: Sequence[Result], folder: Path) -> Shown:
         [_robust(losses), _below_soap(losses, target, usual)],
         f"The best of SOAP over learning rates: {SOAP_BEST:.4f} in the paper, {target.text()} "
         "here.",
+        why=f"Steps: β₃ = {values[-1]:g} averages over {1 / (1 - values[-1]):.0f} steps, and a run "
+        f"here has {results[0]['settings']['steps']:,} of them, where the paper's has "
+        f"{PAPER_STEPS:,}. All β₃ have the common learning rate, SOAP its best.",
     )
 
 
@@ -329,6 +360,9 @@ def show_batch(results: Sequence[Result], folder: Path) -> Shown:
         caption="Validation loss at the end, time of training for 1,000 tokens, and the "
         "optimizer's part of it, over the batches in a step. All runs see the same number of "
         "tokens: more batches are fewer steps. Bars are deviations over seeds.",
+        why=f"Steps: with {numbers[-1]} batches in a step a run here has "
+        f"{min(r['settings']['steps'] for r in results):,} steps, and one of the paper's has "
+        f"{PAPER_STEPS // 8:,} with 8. All methods have the common learning rate.",
     )
 
 
@@ -402,7 +436,7 @@ def show_frequency(results: Sequence[Result], folder: Path) -> Shown:
     ordered = {label: dict(sorted(own.items())) for label, own in runs.items()}
     sweep = Sweep(ordered, "steps between refreshes", "ms a step")
     findings = _frequency_losses(sweep.losses) + _frequency_times(sweep.times("optimizer"))
-    steps = results[0]["settings"]["steps"]
+    steps, places = results[0]["settings"]["steps"], sorted(runs[DEVA])
     return shown(
         about(results),
         sweep.table(),
@@ -413,7 +447,14 @@ def show_frequency(results: Sequence[Result], folder: Path) -> Shown:
         caption="Validation loss at the end, mean time of a training step, and the optimizer's "
         "part of it, over the steps between two refreshes of the bases. Bars are deviations over "
         "seeds.",
+        why=f"Steps: in a run here, of {steps:,} steps, bases are renewed {_times(steps, places)}; "
+        f"in the paper's, of {PAPER_STEPS:,}, {_times(PAPER_STEPS, places)}.",
     )
+
+
+def _times(steps: int, places: Sequence[int]) -> str:
+    """How often bases are renewed in so many steps."""
+    return f"{steps // places[-1]:,} to {steps // places[0]:,} times"
 
 
 def _frequency_losses(losses: Series[int]) -> list[Finding]:

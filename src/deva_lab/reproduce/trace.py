@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -200,9 +201,18 @@ def show(results: Mapping[str, Any], folder: Path) -> Shown:
     for loss, about in ABOUT.items():
         curves = results[loss]
         text += [f"## {loss}: {about}", _ends(curves), _claims_table(curves), _rates(curves)]
-        size, name = (8.4, 6.2), f"fig-trace-{loss}"
-        figures += draw(folder, name, size, lambda figure, curves=curves: _fill(figure, curves))
-    return Shown("\n\n".join(text), verdict(results), tuple(figures))
+        figures += draw(folder, f"fig-trace-{loss}", (8.4, 6.2), partial(_fill, curves))
+    return Shown("\n\n".join(text), verdict(results), tuple(figures), why=why(results))
+
+
+def why(results: Mapping[str, Any]) -> str:
+    """Which claims fail, in which of the two settings; both are the authors'."""
+    told = []
+    for loss in ABOUT:
+        broken = [claim for claim, holds, _ in claims(results[loss]) if not holds]
+        which = f" ({'; '.join(broken)})" if broken else ""
+        told.append(f"{len(broken) or 'none'} of the claims fail with the {loss} loss{which}")
+    return f"The authors' own setting: {' and '.join(told)}."
 
 
 def verdict(results: Mapping[str, Any]) -> str:
@@ -274,7 +284,7 @@ def _rates(curves: Curves) -> str:
     return markdown_table(("heterogeneous, f at the end, rate", *head), rows)
 
 
-def _fill(figure: Figure, curves: Curves) -> None:
+def _fill(curves: Curves, figure: Figure) -> None:
     above, below = figure.subplots(2, 2, sharex=True, sharey="row", height_ratios=[1.6, 1])
     for i, size in enumerate(SIZES):
         _losses(above[i], curves[size], size)
