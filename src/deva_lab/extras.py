@@ -17,7 +17,6 @@ EXTRAS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "numpy": ("numpy", "lab"),
         "rich": ("rich", "lab"),
         "sklearn": ("scikit-learn", "lab"),
-        "tiktoken": ("tiktoken", "lab"),
         "tokenizers": ("tokenizers", "lab"),
         "zstandard": ("zstandard", "lab"),
         "datasets": ("datasets", "hub"),

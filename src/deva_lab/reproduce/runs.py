@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..data.folder import data_folder
+from ..data import data_folder
 from ..data.images import IN_DATA_FOLDER as IMAGE_FILES
 from ..data.text_sources import IN_DATA_FOLDER as TEXT_FILES
 from ..entrants import Entrant
