@@ -132,6 +132,6 @@ def test_the_figure_and_the_page_are_drawn(tmp_path):
     text = shown.figures[1].read_text()
     for name in ("DeVA-S∞", "SignSGD", "homogeneous", "step"):
         assert name in text
-    assert "7 claims with the published loss" in shown.verdict
+    assert "7 claims hold with the published loss" in shown.verdict
     assert shown.why.startswith("The authors' own setting: ")
     assert "(heterogeneous: DeVA-S∞ ends below Muon" in shown.why

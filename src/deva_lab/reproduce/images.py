@@ -159,17 +159,11 @@ def _accuracies(errors: Errors) -> str:
         printed = CIFAR["best rate"][group]
         for method in methods:
             found, best = errors[method], best_rate(errors[method])
-            cells = [_accuracy(found[lr], strong=lr == best) for lr in rates]
+            cells = [loss(100 - found[lr].mean, ".1f") for lr in rates]
+            cells[rates.index(best)] = f"**{cells[rates.index(best)]}**"
             rows.append((IMAGE_NAMES[method], *cells, f"{best:g}", f"≈ {printed:g}"))
     head = ("accuracy in % at rate", *(f"{lr:g}" for lr in rates), "best rate", "the paper's")
     return markdown_table(head, rows)
-
-
-def _accuracy(error: Measured, *, strong: bool) -> str:
-    if not math.isfinite(error.mean):
-        return "diverged"
-    text = f"{100 - error.mean:.1f}"
-    return f"**{text}**" if strong else text
 
 
 def _fill_cifar(figure: Figure, errors: Errors) -> None:

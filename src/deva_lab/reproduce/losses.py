@@ -351,36 +351,30 @@ def show_snr(results: Sequence[Result], folder: Path) -> Shown:
         name: [record["matrices"].get(ours, {}).get("gamma_norm", 0.0) for record in records]
         for name, (ours, _) in layers(size).items()
     }
+    places = {name: row.index(max(row)) for name, row in norms.items()}
+    bands = {name: max(row[EARLY:]) / min(row[EARLY:]) - 1 for name, row in norms.items()}
+    findings = [
+        throughout(
+            "the norm peaks early in training",
+            f"whether the largest of {len(records)} is among the first {EARLY}",
+            [judged("", "", place, most=EARLY - 1, how="") for place in places.values()],
+            ", ".join(f"{name} at the {ORDINALS[place]}" for name, place in places.items()),
+        ),
+        throughout(
+            "and then stays within a narrow band",
+            f"largest over smallest of the later ones, at most {percent(BAND)} apart",
+            [judged("", "", band, most=BAND, how="") for band in bands.values()],
+            ", ".join(f"{name} {percent(band, 1)}" for name, band in bands.items()),
+        ),
+    ]
     return shown(
         about(results),
         _norms_table("paper", TABLE["tokens"], PAPER_NORMS, layers("paper")),
         _norms_table("here", times, norms, layers(size)),
         IN_BRACKETS,
-        [_peaks(norms), _settles(norms)],
+        findings,
         why="Steps: the paper looks at Γ after 5M to 500M tokens of training, and the run here "
         f"ends at {count(times[-1])}, after {result['settings']['steps']:,} steps.",
-    )
-
-
-def _peaks(norms: Norms) -> Finding:
-    """Every layer has its largest norm at one of the first times."""
-    places = {name: row.index(max(row)) for name, row in norms.items()}
-    return throughout(
-        "the norm peaks early in training",
-        f"whether the largest of {len(next(iter(norms.values())))} is among the first {EARLY}",
-        [judged("", "", place, most=EARLY - 1, how="") for place in places.values()],
-        ", ".join(f"{name} at the {ORDINALS[place]}" for name, place in places.items()),
-    )
-
-
-def _settles(norms: Norms) -> Finding:
-    """After the first times the norms vary within a narrow band."""
-    bands = {name: max(row[EARLY:]) / min(row[EARLY:]) - 1 for name, row in norms.items()}
-    return throughout(
-        "and then stays within a narrow band",
-        f"largest over smallest of the later ones, at most {percent(BAND)} apart",
-        [judged("", "", band, most=BAND, how="") for band in bands.values()],
-        ", ".join(f"{name} {percent(band, 1)}" for name, band in bands.items()),
     )
 
 

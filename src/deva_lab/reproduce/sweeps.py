@@ -57,8 +57,14 @@ PAPER_STEPS: Final = TEXT["paper"].base.steps
 NARROW: Final = 0.005  # of the loss; the paper has 0.0019 over β₃, and little over frequencies
 
 
-def _held(parts: Sequence[Finding]) -> str:
-    return f"{holding(parts)} of {len(parts)} comparisons"
+def _everywhere(claim: str, computed: str, parts: Sequence[Finding]) -> Finding:
+    return throughout(claim, computed, parts, f"{holding(parts)} of {len(parts)} comparisons")
+
+
+def _varies(losses: Mapping[Any, Measured]) -> float:
+    """How far the highest is above the lowest, relative to it."""
+    means = [loss.mean for loss in losses.values()]
+    return max(means) / min(means) - 1
 
 
 def _option(result: Result, method: str, option: str, usual: Any) -> Any:
@@ -225,46 +231,38 @@ def show_beta3(results: Sequence[Result], folder: Path) -> Shown:
     target = min((final(select(soap, lr=lr)) for lr in rates), key=lambda loss: loss.mean)
     ours = select(results, optimizer=DEVA)
     usual = noise(final(ours), final(select(soap, lr=ours[0]["settings"]["lr"])))
+    parts = [below(loss, target, spread=usual) for loss in losses.values()]
+    means = [loss.mean for loss in losses.values()]
+    varies, low, high = _varies(losses), min(means), max(means)
+    spreads = [loss.spread for loss in losses.values() if loss.spread is not None]
+    seeds = f"; over seeds up to {max(spreads):.3f}" if spreads else ""
+    printed = percent(max(PAPER_BETA3.values()) / min(PAPER_BETA3.values()) - 1, 2)
+    findings = [
+        judged(
+            f"{NAMES[DEVA]} is robust to β₃",
+            f"highest over lowest loss, at most {percent(NARROW, 1)} apart (paper: {printed})",
+            varies,
+            most=NARROW,
+            how=f"{percent(varies, 2)}, that is {high - low:.3f}{seeds}",
+        ),
+        throughout(
+            "every β₃ ends below the best of SOAP",
+            "final loss against SOAP's at its best learning rate",
+            parts,
+            f"{holding(parts)} of {len(parts)}: {low:.3f} to {high:.3f} against {target.text()}",
+        ),
+    ]
     paper = [f"{PAPER_BETA3[value]:.4f}" if value in PAPER_BETA3 else "–" for value in values]
     rows = [("paper", *paper), ("here", *(loss.text() for loss in losses.values()))]
     return shown(
         about(results),
         markdown_table(("β₃", *(f"{value:g}" for value in values)), rows),
-        [_robust(losses), _below_soap(losses, target, usual)],
+        findings,
         f"The best of SOAP over learning rates: {SOAP_BEST:.4f} in the paper, {target.text()} "
         "here.",
         why=f"Steps: β₃ = {values[-1]:g} averages over {1 / (1 - values[-1]):.0f} steps, and a run "
         f"here has {results[0]['settings']['steps']:,} of them, where the paper's has "
         f"{PAPER_STEPS:,}. All β₃ have the common learning rate, SOAP its best.",
-    )
-
-
-def _robust(losses: Mapping[float, Measured]) -> Finding:
-    means = [loss.mean for loss in losses.values()]
-    varies = max(means) / min(means) - 1
-    spreads = [loss.spread for loss in losses.values() if loss.spread is not None]
-    seeds = f"; over seeds up to {max(spreads):.3f}" if spreads else ""
-    printed = percent(max(PAPER_BETA3.values()) / min(PAPER_BETA3.values()) - 1, 2)
-    return judged(
-        f"{NAMES[DEVA]} is robust to β₃",
-        f"highest over lowest loss, at most {percent(NARROW, 1)} apart (paper: {printed})",
-        varies,
-        most=NARROW,
-        how=f"{percent(varies, 2)}, that is {max(means) - min(means):.3f}{seeds}",
-    )
-
-
-def _below_soap(
-    losses: Mapping[float, Measured], target: Measured, spread: float | None
-) -> Finding:
-    parts = [below(loss, target, spread=spread) for loss in losses.values()]
-    means = [loss.mean for loss in losses.values()]
-    return throughout(
-        "every β₃ ends below the best of SOAP",
-        "final loss against SOAP's at its best learning rate",
-        parts,
-        f"{holding(parts)} of {len(parts)}: {min(means):.3f} to {max(means):.3f} against "
-        f"{target.text()}",
     )
 
 
@@ -331,10 +329,6 @@ class Sweep:
         return draw(folder, name, (9.0, 3.7), fill)
 
 
-def _ends(series: Series[int]) -> tuple[int, int]:
-    return min(series[DEVA]), max(series[DEVA])
-
-
 # Batches in a step --------------------------------------------------------------------------------
 
 STEPS: Final = "every method, from each number of batches to the next"
@@ -342,7 +336,7 @@ PAIRS: Final = "against each of the others, at every number of batches"
 
 
 def show_batch(results: Sequence[Result], folder: Path) -> Shown:
-    """Losses and times, and the paper's claims about both."""
+    """Losses and times over the batches in a step, and the paper's claims about both."""
     numbers = sorted({result["settings"]["accumulate"] for result in results})
     steady = at_one_speed(results)
     runs = {
@@ -350,7 +344,32 @@ def show_batch(results: Sequence[Result], folder: Path) -> Shown:
         for label in METHODS
     }
     sweep = Sweep(runs, "batches in a step", "ms / 1,000 tokens", per_units=1000)
-    findings = _batch_losses(sweep.losses) + _batch_times(sweep.times())
+    losses, times, (first, last) = sweep.losses, sweep.times(), (numbers[0], numbers[-1])
+    rise = {label: gap(own[first], own[last]) for label, own in losses.items()}
+    others = max(rise[label] for label in METHODS if label != SOAP)
+    wide, narrow = (gap(times[MUON][n], times[DEVA][n]) for n in (first, last))
+    findings = [
+        _everywhere("the loss of every method rises with the batches", STEPS, _steps(losses)),
+        _everywhere("DeVA-S∞ is lowest for every number of batches", PAIRS, _ahead(losses, DEVA)),
+        compared(
+            "SOAP suffers most",
+            f"rise of the loss from {first} to {last} batches",
+            rise[SOAP] - others,
+            noise=usual_noise(losses),
+            how=", ".join(f"{NAMES[label]} {value:+.3f}" for label, value in rise.items()),
+        ),
+        _everywhere("Muon is fastest for every number of batches", PAIRS, _ahead(times, MUON)),
+        _everywhere(
+            "the time for a token falls with the batches", STEPS, _steps(times, falling=True)
+        ),
+        compared(
+            "the gap between Muon and DeVA-S∞ narrows",
+            f"ms for 1,000 tokens, with {first} and with {last} batches",
+            wide - narrow,
+            noise=usual_noise(times),
+            how=f"{wide:.1f} and {narrow:.1f}",
+        ),
+    ]
     return shown(
         about(results),
         sweep.table(),
@@ -360,50 +379,13 @@ def show_batch(results: Sequence[Result], folder: Path) -> Shown:
         caption="Validation loss at the end, time of training for 1,000 tokens, and the "
         "optimizer's part of it, over the batches in a step. All runs see the same number of "
         "tokens: more batches are fewer steps. Bars are deviations over seeds.",
-        why=f"Steps: with {numbers[-1]} batches in a step a run here has "
+        why=f"Steps: with {last} batches in a step a run here has "
         f"{min(r['settings']['steps'] for r in results):,} steps, and one of the paper's has "
         f"{PAPER_STEPS // 8:,} with 8. All methods have the common learning rate.",
     )
 
 
-def _batch_losses(losses: Series[int]) -> list[Finding]:
-    """More batches are worse, DeVA-S∞ is lowest, SOAP suffers most."""
-    first, last = _ends(losses)
-    rise = {label: gap(own[first], own[last]) for label, own in losses.items()}
-    others = max(rise[label] for label in METHODS if label != SOAP)
-    rising, lowest = _steps(losses, falling=False), _ahead(losses, DEVA)
-    return [
-        throughout("the loss of every method rises with the batches", STEPS, rising, _held(rising)),
-        throughout("DeVA-S∞ is lowest for every number of batches", PAIRS, lowest, _held(lowest)),
-        compared(
-            "SOAP suffers most",
-            f"rise of the loss from {first} to {last} batches",
-            rise[SOAP] - others,
-            noise=usual_noise(losses),
-            how=", ".join(f"{NAMES[label]} {value:+.3f}" for label, value in rise.items()),
-        ),
-    ]
-
-
-def _batch_times(times: Series[int]) -> list[Finding]:
-    """Muon is fastest, time falls with the batches, and the gap to DeVA-S∞ narrows."""
-    fastest, falling = _ahead(times, MUON), _steps(times, falling=True)
-    first, last = _ends(times)
-    wide, narrow = (gap(times[MUON][n], times[DEVA][n]) for n in (first, last))
-    return [
-        throughout("Muon is fastest for every number of batches", PAIRS, fastest, _held(fastest)),
-        throughout("the time for a token falls with the batches", STEPS, falling, _held(falling)),
-        compared(
-            "the gap between Muon and DeVA-S∞ narrows",
-            f"ms for 1,000 tokens, with {first} and with {last} batches",
-            wide - narrow,
-            noise=usual_noise(times),
-            how=f"{wide:.1f} and {narrow:.1f}",
-        ),
-    ]
-
-
-def _steps(series: Series[int], *, falling: bool) -> list[Finding]:
+def _steps(series: Series[int], *, falling: bool = False) -> list[Finding]:
     """Whether a quantity rises, or falls, from each place to the next, for every method."""
     steps = [step for own in series.values() for step in pairwise(own.values())]
     spread = usual_noise(series)
@@ -427,7 +409,7 @@ KNEE: Final = 100  # steps, beyond which the paper sees little gain in time
 
 
 def show_frequency(results: Sequence[Result], folder: Path) -> Shown:
-    """Losses and times, and the paper's claims about both."""
+    """Losses and times over the steps between refreshes, and the paper's claims about both."""
     runs: dict[str, dict[int, list[Result]]] = {SOAP: {}, DEVA: {}}
     for result in at_one_speed(results):
         for label, method in ((SOAP, "soap"), (DEVA, "deva-sinf")):
@@ -435,8 +417,13 @@ def show_frequency(results: Sequence[Result], folder: Path) -> Shown:
                 runs[label].setdefault(steps, []).append(result)
     ordered = {label: dict(sorted(own.items())) for label, own in runs.items()}
     sweep = Sweep(ordered, "steps between refreshes", "ms a step")
-    findings = _frequency_losses(sweep.losses) + _frequency_times(sweep.times("optimizer"))
-    steps, places = results[0]["settings"]["steps"], sorted(runs[DEVA])
+    losses, times = sweep.losses, sweep.times("optimizer")
+    findings = _frequency_losses(losses) + _frequency_times(times)
+    steps, places = results[0]["settings"]["steps"], list(losses[DEVA])
+    here, paper = (
+        f"{number // places[-1]:,} to {number // places[0]:,} times"
+        for number in (steps, PAPER_STEPS)
+    )
     return shown(
         about(results),
         sweep.table(),
@@ -447,24 +434,18 @@ def show_frequency(results: Sequence[Result], folder: Path) -> Shown:
         caption="Validation loss at the end, mean time of a training step, and the optimizer's "
         "part of it, over the steps between two refreshes of the bases. Bars are deviations over "
         "seeds.",
-        why=f"Steps: in a run here, of {steps:,} steps, bases are renewed {_times(steps, places)}; "
-        f"in the paper's, of {PAPER_STEPS:,}, {_times(PAPER_STEPS, places)}.",
+        why=f"Steps: in a run here, of {steps:,} steps, bases are renewed {here}; in the paper's, "
+        f"of {PAPER_STEPS:,}, {paper}.",
     )
-
-
-def _times(steps: int, places: Sequence[int]) -> str:
-    """How often bases are renewed in so many steps."""
-    return f"{steps // places[-1]:,} to {steps // places[0]:,} times"
 
 
 def _frequency_losses(losses: Series[int]) -> list[Finding]:
     """DeVA-S∞ is below SOAP at every frequency, and hardly varies."""
-    spread = usual_noise(losses)
+    spread, varies = usual_noise(losses), _varies(losses[DEVA])
     parts = [below(loss, losses[SOAP][k], spread=spread) for k, loss in losses[DEVA].items()]
     means = [loss.mean for loss in losses[DEVA].values()]
-    varies = max(means) / min(means) - 1
     return [
-        throughout("DeVA-S∞ ends below SOAP at every frequency", "final loss", parts, _held(parts)),
+        _everywhere("DeVA-S∞ ends below SOAP at every frequency", "final loss", parts),
         judged(
             "the loss of DeVA-S∞ hardly varies",
             f"highest over lowest, at most {percent(NARROW, 1)} apart",
@@ -477,7 +458,7 @@ def _frequency_losses(losses: Series[int]) -> list[Finding]:
 
 def _frequency_times(times: Series[int]) -> list[Finding]:
     """Time falls from every 10 steps to every 100, and little beyond."""
-    spread, (first, last) = usual_noise(times), _ends(times)
+    spread, first, last = usual_noise(times), min(times[DEVA]), max(times[DEVA])
     knee = max((k for k in times[DEVA] if k <= KNEE), default=last)
     falling = [below(own[knee], own[first], spread=spread, spec=".1f") for own in times.values()]
     early, late = (

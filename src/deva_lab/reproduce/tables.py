@@ -287,7 +287,11 @@ def show_hyper(results: Mapping[str, Any], folder: Path) -> Shown:
         parts += [f"## {title}", _hyper_table(table["methods"], HYPER[title])]
         findings.append(_agree(title, table["methods"]))
         if title in WITHIN:
-            findings.append(_size(title, table["parameters"]))
+            (low, high), number = WITHIN[title], table["parameters"]
+            claim = f"{title}: the model has {low / 1e6:.0f} to {high / 1e6:.0f} M parameters"
+            outside = max(low - number, number - high, 0)
+            how = f"{number:,}"
+            findings.append(judged(claim, "parameters, counted", outside, most=0, how=how))
     return shown(*parts, findings, HYPER_NOTE)
 
 
@@ -303,17 +307,6 @@ def _agree(title: str, methods: Mapping[str, Any]) -> Finding:
         float(len(other)),
         most=0,
         how="; ".join(other) or f"all {number} agree",
-    )
-
-
-def _size(title: str, number: int) -> Finding:
-    low, high = WITHIN[title]
-    return judged(
-        f"{title}: the model has {low / 1e6:.0f} to {high / 1e6:.0f} M parameters",
-        "parameters, counted",
-        max(low - number, number - high, 0),
-        most=0,
-        how=f"{number:,}",
     )
 
 
@@ -416,22 +409,21 @@ def show_methods(results: Mapping[str, Any], folder: Path) -> Shown:
         most=0,
         how=", ".join(other) or f"all {len(printed)} agree",
     )
+    invariant = [
+        judged(
+            f"{name}: M⁻¹ G does not depend on the scale of G",
+            "relative change when G is ten times as large, 4 × 4, one sample",
+            change,
+            most=ROUNDING,
+            how="{:.1g}",
+        )
+        for name, change in results["scaling"].items()
+    ]
     head = ("the paper; here", "eigenbases", "variance adaptation")
     return shown(
         markdown_table(head, rows),
-        [same, *map(_invariant, results["scaling"].items())],
+        [same, *invariant],
         why="The authors' own table: with the preconditioner that it prints for DeVA-S∞ the update "
         "grows with the fourth root of the gradient's scale, and with both factors under the root, "
         "as in its derivation, it does not.",
-    )
-
-
-def _invariant(row: tuple[str, float]) -> Finding:
-    name, change = row
-    return judged(
-        f"{name}: M⁻¹ G does not depend on the scale of G",
-        "relative change when G is ten times as large, 4 × 4, one sample",
-        change,
-        most=ROUNDING,
-        how="{:.1g}",
     )
