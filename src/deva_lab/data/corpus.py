@@ -350,4 +350,4 @@ def prepare(
 
 
 def _holds_something(path: Path) -> bool:
-    return path.exists() and not (path.is_dir() and not any(path.iterdir()))
+    return any(path.iterdir()) if path.is_dir() else path.exists()
