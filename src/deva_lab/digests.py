@@ -10,8 +10,9 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Container, Iterator, Mapping
-from contextlib import contextmanager
+import time
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, cast
 
@@ -25,11 +26,17 @@ if TYPE_CHECKING:
 SIZE: Final = 16  # bytes of a digest
 BLOCK: Final = 1 << 20
 FIELD: Final = "digest"  # of a record
+SETTLED_SECONDS: Final = 2.0  # after which a change of a file shows in its times
 
 
 def hasher() -> blake2b:
     """What all digests are made with."""
     return hashlib.blake2b(digest_size=SIZE)
+
+
+def number_of(text: str) -> int:
+    """A number below 2⁶⁴ that is spread evenly and depends on the text alone."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
 def file_digest(path: Path) -> bytes:
@@ -39,6 +46,32 @@ def file_digest(path: Path) -> bytes:
         while block := file.read(BLOCK):
             digest.update(block)
     return digest.digest()
+
+
+def file_digests(paths: Sequence[Path], notes: Path | None = None) -> list[bytes]:
+    """The digests of files, which are read once as long as they do not change.
+
+    Args:
+        paths: The files.
+        notes: The folder for a note of the digests and of what tells that a file has changed: its
+            size, its times and its place on the disk. A file that has only just been written might
+            change without its times doing so, and is not noted; without a folder, none is.
+    """
+    if notes is None:
+        return [file_digest(path) for path in paths]
+    found = [path.stat() for path in paths]
+    stamp = _hex(
+        repr([(s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino) for s in found]).encode()
+    )
+    note = notes / f"digests-{_hex(repr([str(path.resolve()) for path in paths]).encode())[:16]}"
+    known, *digests = (read_sealed(note) or "").split("\n")
+    if known == stamp:
+        return [bytes.fromhex(digest) for digest in digests]
+    fresh = [file_digest(path) for path in paths]
+    if time.time() - max((s.st_mtime for s in found), default=0.0) > SETTLED_SECONDS:
+        with suppress(OSError):  # a folder that cannot be written to costs time alone
+            write_sealed(note, "\n".join([stamp, *(digest.hex() for digest in fresh)]))
+    return fresh
 
 
 # --- Texts ---------------------------------------------------------------------------------------

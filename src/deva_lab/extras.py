@@ -20,7 +20,6 @@ EXTRAS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "rich": ("rich", "lab"),
         "scipy": ("scipy", "lab"),
         "sklearn": ("scikit-learn", "lab"),
-        "tiktoken": ("tiktoken", "lab"),
         "tokenizers": ("tokenizers", "lab"),
         "zstandard": ("zstandard", "lab"),
         "datasets": ("datasets", "hub"),

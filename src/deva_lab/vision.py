@@ -14,9 +14,9 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from .data.augment import centre_views, normalised, random_views
-from .data.image_set import Report, evenly, silent
-from .data.image_stream import MIXED, neighbours_mixed
+from .data import Report, silent
+from .data.image_parquet import MIXED, neighbours_mixed
+from .data.image_set import centre_views, evenly, normalised, random_views
 from .data.images import Images, Shape, check_images, load_images, side_by_name
 from .errors import UsageError, unknown
 from .models import mlp, resnet, vit

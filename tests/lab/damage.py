@@ -20,10 +20,10 @@ from made_results import result
 
 from deva_lab import checkpoint, rank_checkpoint
 from deva_lab.commands.options import OPTIONS, options_in
-from deva_lab.data.corpus import load_corpus, load_tokenizer, prepare, silent
+from deva_lab.data import silent
+from deva_lab.data.corpus import find_split, load_corpus, load_tokenizer, prepare
 from deva_lab.data.documents import Texts
 from deva_lab.data.images import load_images
-from deva_lab.data.split import find_split
 from deva_lab.data.text_sources import HUB_CONFIGURATION, HubSource
 from deva_lab.entrants import Entrant
 from deva_lab.files import append_line, write_record

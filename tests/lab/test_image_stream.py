@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from deva_lab.data import image_sources, image_stream
+from deva_lab.data import image_parquet
 from deva_lab.data.images import check_images, load_images
 from deva_lab.errors import UsageError
 from deva_lab.vision import image_task, order
@@ -65,7 +65,7 @@ def test_an_epoch_has_every_image_once_and_moves_none_far() -> None:
     sizes = torch.randint(1, 9, (200,), generator=torch.Generator().manual_seed(1))
     count, mixed = int(sizes.sum()), 50
     orders = [
-        image_stream.neighbours_mixed(sizes, mixed, torch.Generator().manual_seed(seed))
+        image_parquet.neighbours_mixed(sizes, mixed, torch.Generator().manual_seed(seed))
         for seed in (0, 0, 1)
     ]
     assert torch.equal(orders[0], orders[1])
@@ -127,7 +127,7 @@ def test_classes_are_those_that_are_noted_down(tmp_path: Path) -> None:
 
 def test_a_large_set_of_the_hub_is_streamed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "nothing").mkdir()
-    monkeypatch.setattr(image_sources, "ROOTS", (f"{folder}/nothing", str(folder)))
+    monkeypatch.setattr(image_parquet, "ROOTS", (f"{folder}/nothing", str(folder)))
     images = load_images("imagenet-1k")
     assert (images.name, len(images.train)) == ("imagenet-1k", 42)
 

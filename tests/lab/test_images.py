@@ -13,11 +13,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from deva_lab.data.cache import cache_folder
-from deva_lab.data.decoding import Encoded, Form, LazyImages, decode
-from deva_lab.data.image_folders import list_images
-from deva_lab.data.image_set import Labelled, images_of
-from deva_lab.data.image_sources import HubSet, hub_images
+from deva_lab.data import cache_folder
+from deva_lab.data.image_files import list_images
+from deva_lab.data.image_parquet import HubSet, hub_images
+from deva_lab.data.image_set import Encoded, Form, Labelled, LazyImages, decode, images_of
 from deva_lab.data.images import check_images, load_images, side_by_name
 from deva_lab.errors import MissingExtra, UsageError
 

@@ -138,9 +138,9 @@ def test_what_needs_torch_alone_runs_without_the_extras(words, deva_without):
         ("race --launcher slurm", "submitit", "submitit", "slurm"),
         ("train --task mlp --log mlflow", "sqlalchemy", "sqlalchemy", "mlflow"),
         ("train --task mlp --log tensorboard", "torch.utils.tensorboard", "tensorboard", None),
-        ("train --size large", "tiktoken", "tiktoken", "lab"),
+        ("train --size large", "tokenizers", "tokenizers", "lab"),
         ("data prepare fineweb --out shards", "datasets", "datasets", "hub"),
-        ("data prepare python --out shards", "tiktoken", "tiktoken", "lab"),
+        ("data prepare python --out shards", "tokenizers", "tokenizers", "lab"),
     ],
 )
 def test_what_depends_on_the_task_is_named_before_it_begins(

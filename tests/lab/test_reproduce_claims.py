@@ -1,25 +1,30 @@
 """Verdicts on made-up results: what holds, what is within the noise, what does not hold."""
 
 import math
+import re
 
 import pytest
 
 from deva_lab.entrants import Entrant
-from deva_lab.reproduce import hyper, method_table, snr
-from deva_lab.reproduce.claims import Finding, compared, overall, sentence, throughout
+from deva_lab.reproduce import losses, tables
+from deva_lab.reproduce.experiment import Trained, verdict
 from deva_lab.reproduce.experiments import EXPERIMENTS
-from deva_lab.reproduce.language_methods import (
-    DEVA,
-    FACTORED,
-    INSTANTANEOUS,
-    MUON,
-    SOAP,
-    UNSIGNED,
+from deva_lab.reproduce.measures import (
+    Finding,
+    Measured,
+    at_one_speed,
+    below,
+    compared,
+    gap,
+    noise,
+    order,
+    overall,
+    sentence,
+    speeds,
+    throughout,
 )
-from deva_lab.reproduce.language_runs import SETUPS
-from deva_lab.reproduce.measures import Measured, at_one_speed, below, gap, noise, order, speeds
 from deva_lab.reproduce.printed import PRINTED
-from deva_lab.reproduce.trained import Trained
+from deva_lab.reproduce.runs import DEVA, FACTORED, INSTANTANEOUS, MUON, SOAP, TEXT, UNSIGNED
 
 # Claims -------------------------------------------------------------------------------------------
 
@@ -71,16 +76,23 @@ def test_methods_are_compared_seed_by_seed():
     other = Measured({0: 3.02, 1: 3.51, 2: 4.03})
     assert gap(one, other) == pytest.approx(0.02)
     assert noise(one, other) == pytest.approx(0.01)
-    assert below("", "", one, other).verdict == "holds"
-    assert below("", "", other, one).verdict == "does not hold"
-    assert below("", "", one, Measured({0: 3.02, 1: 3.49, 2: 4.0})).verdict == "open"
+    assert below(one, other).verdict == "holds"
+    assert below(other, one).verdict == "does not hold"
+    assert below(one, Measured({0: 3.02, 1: 3.49, 2: 4.0})).verdict == "open"
 
 
 def test_a_single_seed_is_judged_by_the_noise_of_others():
     one, other = Measured({0: 3.0}), Measured({0: 3.02, 1: 9.0})
     assert gap(one, other) == pytest.approx(0.02)  # the seed that both have
-    assert below("", "", one, other).verdict == "holds"
-    assert below("", "", one, other, spread=0.03).verdict == "open"
+    assert below(one, other).verdict == "holds"
+    assert below(one, other, spread=0.03).verdict == "open"
+
+
+def test_runs_that_diverged_on_either_side_decide_nothing():
+    """One method diverged with one seed, the other with another: neither is below the other."""
+    one, other = Measured({0: math.inf, 1: 3.0}), Measured({0: 3.0, 1: math.inf})
+    assert math.isnan(gap(one, other))
+    assert below(one, other).verdict == below(other, one).verdict == "does not hold"
 
 
 def test_orders_tell_what_is_within_the_noise():
@@ -185,7 +197,7 @@ def test_the_paper_s_own_numbers_bear_out_its_claims(name, tmp_path):
 
 def test_times_are_brought_to_one_speed_by_the_work_that_is_the_same():
     """A run on a machine half as fast, and one of twice the batch, agree with the one before."""
-    run = SETUPS["cpu"].base.changed(optimizer=MUON)
+    run = TEXT["cpu"].base.changed(optimizer=MUON)
     usual, slow, large = (made(run, paper_loss) for _ in range(3))
     slow["mean_milliseconds"] = {k: 2 * v for k, v in usual["mean_milliseconds"].items()}
     slow["curve"] = {**slow["curve"], "seconds": [2 * s for s in usual["curve"]["seconds"]]}
@@ -218,6 +230,41 @@ def test_muon_has_its_best_rate_inside_the_paper_s_grid_by_a_hair(tmp_path):
 def test_where_all_is_the_other_way_round_nothing_holds(name, tmp_path):
     found = shown(name, tmp_path, lambda run: 6.6 - paper_loss(run))
     assert found.verdict.startswith("does not hold at this scale: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "begins"),
+    [
+        ("fig-nanogpt", "Scale: a GPT of 983k parameters sees 410k tokens in 200 steps here, in "),
+        ("table-nanogpt", "Scale: a GPT of 983k"),
+        ("fig-lr", "Scale: a GPT of 983k"),
+        ("table-lr", "Scale: a GPT of 983k"),
+        (
+            "table-beta3",
+            "Steps: β₃ = 0.9875 averages over 80 steps, and a run here has 200 of them",
+        ),
+        ("fig-batch", "Steps: with 4 batches in a step a run here has 50 steps"),
+        ("fig-freq", "Steps: in a run here, of 200 steps, bases are renewed 1 to 20 times"),
+        ("fig-variants", "Scale: a GPT of 983k"),
+        ("table-variants", "Scale: a GPT of 983k"),
+    ],
+)
+def test_a_verdict_that_is_not_the_paper_s_says_why_first(name, begins, tmp_path):
+    found = shown(name, tmp_path, lambda run: 6.6 - paper_loss(run))
+    assert found.why.startswith(begins)
+    text = verdict(EXPERIMENTS[name], {"scale": "cpu"}, found)
+    assert re.match(r"\*\*Verdict\*\*: (holds in part|does not hold at this scale)\. S", text)
+    assert f"`deva reproduce {name} --scale paper` trains it at the paper's own scale." in text
+    # at that scale itself it is not for want of steps
+    text = verdict(EXPERIMENTS[name], {"scale": "paper", "spent": ""}, found)
+    assert "The authors' own setting: " in text
+    assert begins not in text
+
+
+def test_a_verdict_that_is_the_paper_s_needs_no_reason(tmp_path):
+    found = shown("table-nanogpt", tmp_path)
+    text = verdict(EXPERIMENTS["table-nanogpt"], {"scale": "cpu"}, found)
+    assert text == "**Verdict**: holds: 5 of 5 claims hold."
 
 
 def test_a_table_that_holds_in_part_says_of_what(tmp_path):
@@ -256,7 +303,7 @@ def test_a_run_that_diverged_does_not_break_a_page(name, tmp_path):
 
 
 def recorded(rows, size="small"):
-    names = snr.layers(size)
+    names = losses.layers(size)
     return [
         {
             "step": step,
@@ -280,26 +327,28 @@ def test_the_paper_s_norms_peak_early_and_settle(tmp_path):
 def test_norms_that_grow_do_not(tmp_path):
     found = shown("table-snr", tmp_path, telemetry=recorded([(1.0, 2.0, 3.0, 4.0, 5.0)] * 4))
     assert found.verdict.startswith("does not hold at this scale: 2 of 2")
+    assert found.why.startswith("Steps: the paper looks at Γ after 5M to 500M tokens")
 
 
 # The tables of settings ---------------------------------------------------------------------------
 
 
 def test_hyper_parameters_of_the_paper_s_scale_are_those_of_its_table(tmp_path):
-    results = hyper.compute({}, print)
-    found = hyper.show(results, tmp_path)
+    results = tables.compute_hyper({}, print)
+    found = tables.show_hyper(results, tmp_path)
     assert found.verdict.startswith("holds: "), found.text
     results["NanoGPT"]["methods"]["SOAP"]["decay"] = 0.01
     results["NanoGPT"]["parameters"] = 124_000_000
-    found = hyper.show(results, tmp_path)
+    found = tables.show_hyper(results, tmp_path)
     assert found.verdict == "holds in part: 2 of 4 claims hold, 2 of 4 claims do not hold"
     assert "SOAP decay: 0.01 for 0.1" in found.text
     assert "0.01 (0.1)" in found.text
 
 
 def test_the_table_of_methods_has_one_misprint(tmp_path):
-    results = method_table.compute({}, print)
+    results = tables.compute_methods({}, print)
     assert results["scaling"]["DeVA-S∞"] == pytest.approx(10**0.25 - 1)  # as printed: σ^(1/4)
-    assert results["scaling"][method_table.REPAIRED] < method_table.ROUNDING
-    found = method_table.show(results, tmp_path)
+    assert results["scaling"][tables.REPAIRED] < tables.ROUNDING
+    found = tables.show_methods(results, tmp_path)
     assert found.verdict == "holds in part: 6 of 7 claims hold, 1 of 7 claims does not hold"
+    assert found.why.startswith("The authors' own table: ")

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from deva_lab.cli import main
-from deva_lab.reproduce import cost, experiments
+from deva_lab.reproduce import experiments, tables
 from deva_lab.reproduce.experiment import (
     Experiment,
     Shown,
@@ -126,23 +126,23 @@ def test_cells_with_bars_do_not_break_a_table():
 # table-cost -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", cost.ROWS)
+@pytest.mark.parametrize("name", tables.COSTS)
 @pytest.mark.parametrize("shape", [(48, 48), (32, 96), (96, 32), (40, 56)])
 def test_formulas_are_what_is_counted_and_measured(name, shape):
-    row = cost.measure(name, shape, k=5)
+    row = tables.measure_cost(name, shape, k=5)
     assert math.isclose(row["formula_flops"], row["counted_flops"], rel_tol=1e-12)
     assert row["formula_bytes"] == row["measured_bytes"]
 
 
 def test_both_sides_pay_for_both():
     """What the paper's n² m leaves out: on a wide matrix, most of it."""
-    one, both = (cost.ROWS[name].flops(64, 256, 10) for name in ("deva-short", "deva-both"))
+    one, both = (tables.COSTS[name].flops(64, 256, 10) for name in ("deva-short", "deva-both"))
     assert both - one > 6 * 64 * 256**2
 
 
 def test_the_paper_has_its_columns_swapped_no_more():
-    memory, flops = cost.PAPER["muon"]
-    assert (memory, flops) == ("3nm", "5nm²")
-    shown = cost.show(cost.compute({"shapes": [[16, 24]], "refresh_every": 4}, print), None)
+    assert tables.COSTS["muon"].paper == ("O(3nm)", "O(5nm²)")
+    results = tables.compute_cost({"shapes": [[16, 24]], "refresh_every": 4}, print)
+    shown = tables.show_cost(results, None)
     assert "every formula is what was counted and measured" in shown.verdict
     assert "O(n² + m² + 4nm)" in shown.text

@@ -9,10 +9,10 @@ from torch import nn
 from deva_lab.cli import main
 from deva_lab.data.images import load_images
 from deva_lab.entrants import Entrant
-from deva_lab.reproduce import cifar, hyper, image_runs, imagenet
-from deva_lab.reproduce.dry_run import parameters
+from deva_lab.reproduce import images, runs, tables
+from deva_lab.reproduce.experiment import parameters
 from deva_lab.reproduce.experiments import EXPERIMENTS
-from deva_lab.reproduce.image_runs import CIFAR, IMAGENET, MATRIX, VECTOR, VIT
+from deva_lab.reproduce.runs import CIFAR, IMAGENET, MATRIX, VECTOR, VIT
 from deva_lab.settings import RunSettings
 
 Result = dict[str, object]
@@ -37,11 +37,11 @@ def test_what_is_no_matrix_has_the_paper_s_adam(label: str) -> None:
 
 
 def test_cifar_at_the_scale_of_the_paper() -> None:
-    runs = image_runs.cifar_runs("paper", image_runs.cifar_data("paper"))
-    rates = {run.lr for run in runs}
+    found = runs.cifar_runs("paper", runs.cifar_data("paper"))
+    rates = {run.lr for run in found}
     assert rates > {0.001, 0.005, 0.01, 0.05}  # those that the paper names, and more on both sides
-    assert len(runs) == 7 * len(rates)
-    for run in runs:
+    assert len(found) == 7 * len(rates)
+    for run in found:
         assert (run.task, run.size, run.data) == ("resnet", "resnet20", "cifar10")
         assert run.steps * run.batch == 40 * 50_000
         assert (run.batch, run.accumulate, run.warmup, run.dtype) == (128, 1, 0.0, "float32")
@@ -50,9 +50,9 @@ def test_cifar_at_the_scale_of_the_paper() -> None:
 
 
 def test_vit_at_the_scale_of_the_paper() -> None:
-    runs = image_runs.vit_runs("paper", image_runs.vit_data("paper"))
-    assert len(runs) == 5
-    for run in runs:
+    found = runs.vit_runs("paper", runs.vit_data("paper"))
+    assert len(found) == 5
+    for run in found:
         assert (run.task, run.size, run.data, run.lr) == ("vit", "vit-l16", "imagenet-1k", 0.001)
         assert run.batch * run.accumulate == 512
         assert run.steps == 5 * 1_281_167 // 512
@@ -60,7 +60,7 @@ def test_vit_at_the_scale_of_the_paper() -> None:
         assert parameters(run) == 304_326_632
 
 
-@pytest.mark.parametrize("make", [image_runs.cifar_data, image_runs.vit_data])
+@pytest.mark.parametrize("make", [runs.cifar_data, runs.vit_data])
 def test_there_is_data_everywhere(make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("DEVA_DATA", raising=False)
     assert make("cpu") == "digits"
@@ -72,13 +72,12 @@ def test_there_is_data_everywhere(make, monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 def test_hyper_parameters_are_those_of_the_paper_s_tables() -> None:
-    tables = hyper.compute({}, print)
-    assert len(tables["ViT-L/16"]["methods"]) == 5
-    assert len(tables["ResNet-20"]["methods"]) == 7
-    assert hyper.show(tables, Path()).verdict.startswith("holds: ")
-    tables["ResNet-20"]["methods"]["SOAP"]["refresh"] = 10
-    shown = hyper.show(tables, Path())
-    assert "SOAP refresh: 10 for 5" in shown.text
+    found = tables.compute_hyper({}, print)
+    assert len(found["ViT-L/16"]["methods"]) == 5
+    assert len(found["ResNet-20"]["methods"]) == 7
+    assert tables.show_hyper(found, Path()).verdict.startswith("holds: ")
+    found["ResNet-20"]["methods"]["SOAP"]["refresh"] = 10
+    assert "SOAP refresh: 10 for 5" in tables.show_hyper(found, Path()).text
 
 
 def test_dry_run_counts_images_and_parameters(tmp_path, capsys) -> None:
@@ -90,7 +89,7 @@ def test_dry_run_counts_images_and_parameters(tmp_path, capsys) -> None:
 
 
 def test_validation_images_are_counted_right() -> None:
-    assert len(load_images("digits").validation) == cifar.VALIDATED["digits"]
+    assert len(load_images("digits").validation) == images.VALIDATED["digits"]
 
 
 # What is said of runs ----------------------------------------------------------------------------
@@ -122,14 +121,14 @@ def made(run: RunSettings, *, loss: float, accuracy: float, status: str = "finis
 
 
 def method_of(run: RunSettings) -> str:
-    tables = (*VECTOR.items(), *MATRIX.items(), *IMAGENET.items())
-    return next(method for method, label in tables if label == run.optimizer)
+    every = (*VECTOR.items(), *MATRIX.items(), *IMAGENET.items())
+    return next(method for method, label in every if label == run.optimizer)
 
 
 def cifar_results(best: dict[str, float], top: dict[str, float]) -> list[Result]:
     """Runs whose accuracy falls off on both sides of a best rate, method by method."""
     found = []
-    for run in image_runs.cifar_runs("cpu", "cifar10-small"):
+    for run in runs.cifar_runs("cpu", "cifar10-small"):
         method = method_of(run)
         off = abs(math.log(run.lr / best.get(method, 0.01)))
         found.append(made(run, loss=1.0, accuracy=top.get(method, 0.5) - 0.05 * off))
@@ -142,7 +141,7 @@ def verdicts(found: list) -> list[str]:
 
 def test_cifar_as_the_paper_has_it(tmp_path: Path) -> None:
     best = dict.fromkeys(VECTOR, 0.005)
-    shown = cifar.show(cifar_results(best, {"devalinf": 0.6, "soap": 0.65}), tmp_path)
+    shown = images.show_cifar(cifar_results(best, {"devalinf": 0.6, "soap": 0.65}), tmp_path)
     assert shown.verdict == "holds: 5 of 5 claims hold"
     assert "| DeVA-ℓ∞ | 52.0 | **60.0** | 56.5 | 48.5 | 0.005 | ≈ 0.005 |" in shown.text
     assert "SOAP < " in shown.text
@@ -153,27 +152,28 @@ def test_cifar_the_other_way_round(tmp_path: Path) -> None:
     best = {**dict.fromkeys(VECTOR, 0.05), **dict.fromkeys(MATRIX, 0.001)}
     results = cifar_results(best, {"signum": 0.6, "muon": 0.65, "adamw": 0.3})
     results[0]["status"] = "diverged"
-    shown = cifar.show(results, tmp_path)
+    shown = images.show_cifar(results, tmp_path)
     assert shown.verdict == (
         "holds in part: 1 of 5 claims holds in part, 4 of 5 claims do not hold"
     )  # DeVA-ℓ∞ is above Adam
+    assert shown.why.startswith("Steps: a run sees 12,800 images of cifar10-small in 200 steps")
     assert "| Adam | diverged |" in shown.text
 
 
 def test_a_difference_of_few_images_is_open() -> None:
-    errors = cifar.errors_of(cifar_results({}, {"devalinf": 0.505, "soap": 0.53}))
-    noise = cifar.resolution(errors, 2000)
+    errors = images.errors_of(cifar_results({}, {"devalinf": 0.505, "soap": 0.53}))
+    noise = images.resolution(errors, 2000)
     assert noise == pytest.approx(100 * math.sqrt(2 * 0.47 * 0.53 / 2000))
-    assert verdicts(cifar.findings(errors, noise))[:2] == ["open", "holds"]
+    assert verdicts(images.cifar_findings(errors, noise))[:2] == ["open", "holds"]
 
 
 def vit_results(**ends: float) -> list[Result]:
-    runs = image_runs.vit_runs("cpu", "digits")
-    return [made(run, loss=ends.get(method_of(run), 2.0), accuracy=0.4) for run in runs]
+    found = runs.vit_runs("cpu", "digits")
+    return [made(run, loss=ends.get(method_of(run), 2.0), accuracy=0.4) for run in found]
 
 
 def test_vit_as_the_paper_has_it(tmp_path: Path) -> None:
-    shown = imagenet.show(vit_results(devasinf=1.5), tmp_path)
+    shown = images.show_vit(vit_results(devasinf=1.5), tmp_path)
     assert shown.verdict == "holds: 4 of 4 claims hold"
     assert "| DeVA-S∞ first | DeVA-S∞ < " in shown.text
     row = next(line for line in shown.text.splitlines() if line.startswith("| Muon"))
@@ -188,8 +188,9 @@ def test_vit_in_part_and_diverged(tmp_path: Path) -> None:
     adam = next(run for run in results if run["label"] == IMAGENET["adamw"])
     adam["status"] = "diverged"
     adam["curve"] = {key: values[:5] for key, values in adam["curve"].items()}
-    shown = imagenet.show(results, tmp_path)
+    shown = images.show_vit(results, tmp_path)
     assert shown.verdict.startswith("holds in part: 2 of 4 claims hold, 1 of 4 claims is within")
+    assert shown.why.startswith("Scale: a model of 269,722 parameters sees 19,200 images of digits")
     assert "| Adam | diverged | diverged | – | diverged | – |" in shown.text
 
 
@@ -202,7 +203,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DEVA_DATA", raising=False)
     short = {"size": "tiny", "steps": 2, "batch": 8, "evaluate_every": 1}
     for setups, rates in ((CIFAR, (0.005,)), (VIT, (0.001,))):
-        setup = image_runs.Setup(setups["cpu"].base.changed(**short), rates)
+        setup = runs.Setup(setups["cpu"].base.changed(**short), rates=rates)
         monkeypatch.setitem(setups, "cpu", setup)
 
 

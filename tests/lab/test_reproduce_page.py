@@ -9,10 +9,15 @@ import pytest
 from PIL import Image
 
 from deva_lab.cli import main
-from deva_lab.reproduce import collected, light
+from deva_lab.reproduce import collected
 from deva_lab.reproduce.collected import duration, write_page
-from deva_lab.reproduce.experiment import Experiment, Shown, markdown_table, results_of
-from deva_lab.reproduce.trained import Trained
+from deva_lab.reproduce.experiment import (
+    Experiment,
+    Shown,
+    Trained,
+    markdown_table,
+    results_of,
+)
 from deva_lab.settings import RunSettings
 from lab.browser import browser, find_chromium
 
@@ -51,7 +56,8 @@ def made(id_: str, *, figure: bool = True) -> Experiment:
         table = markdown_table(("loss", "the paper", "here"), [("Muon |x|", "3.30", "3.2 ± 0.1")])
         text = f"## at one rate\n\n{table}\n\n{EVIL} and `code`"
         figures = picture(folder, id_) if figure else ()
-        return Shown(text, VERDICTS[id_], figures, f"caption of {id_}")
+        why = "Steps: they are fewer here." if id_ == "fig-three" else ""
+        return Shown(text, VERDICTS[id_], figures, f"caption of {id_}", why)
 
     settings = {"cpu": {"seeds": 3}, "paper": {}}
     return Experiment(id_, f"what {id_} shows", "nowhere", settings, lambda *_: {}, show)
@@ -83,7 +89,7 @@ def test_the_page_has_a_table_and_a_section_of_each(folder, tmp_path):
     top = text.partition("## fig-one")[0]
     assert "| [fig-one](#fig-one) | what fig-one shows | **holds** | 0 s |" in top
     assert "| **holds in part** |" in top
-    assert "| **does not hold** |" in top
+    assert "| **does not hold**: steps |" in top
     assert "| fig-four | not run | not run | – | `deva reproduce fig-four` |" in top
     assert re.findall("^#+ .*", text, re.MULTILINE) == [
         "# The paper, reproduced",
@@ -91,7 +97,9 @@ def test_the_page_has_a_table_and_a_section_of_each(folder, tmp_path):
         *("## fig-three", "### at one rate"),
     ]
     for part in ("![what fig-one shows](reproduction/fig-one.svg)", "*caption of fig-three*",
-                 "**Verdict**: holds in part: 1 of 2 claims holds.", "In the paper: nowhere.",
+                 "**Verdict**: holds: 2 of 2 claims hold.\n", "In the paper: nowhere.",
+                 "**Verdict**: holds in part. 1 of 2 claims holds. `deva reproduce table-two` ",
+                 "**Verdict**: does not hold at this scale. Steps: they are fewer here. 0 of 2 ",
                  "`deva reproduce fig-one` · seeds 3 · 0 s on "):  # fmt: skip
         assert part in text
     assert str(folder) not in text  # where the results were is nobody's business
@@ -148,13 +156,13 @@ def test_a_figure_is_a_small_svg_or_a_png_in_few_colours(tmp_path, monkeypatch):
     drawn, shown = tmp_path / "drawn", tmp_path / "shown"
     drawn.mkdir()
     paths = [*picture(drawn, "small"), *picture(drawn, "large", noisy=True)]
-    monkeypatch.setattr(light, "LARGEST", 50_000)  # what noise of 300 × 200 pixels fits into
-    small, large = light.light_figures(paths, shown)
+    monkeypatch.setattr(collected, "LARGEST", 50_000)  # what noise of 300 × 200 pixels fits into
+    small, large = collected.light_figures(paths, shown)
     assert (small.name, large.name) == ("small.svg", "large.png")
     assert large.stat().st_size <= 50_000 < (drawn / "large.png").stat().st_size
     with Image.open(large) as image:
         assert image.size == (300, 200)
-    assert light.light_figures((), shown) == []
+    assert collected.light_figures((), shown) == []
 
 
 # The command -------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import torch
 
 import deva_optim as do
 from deva_lab.quadratic import hessian
-from deva_lab.reproduce import trace, trace_figure
+from deva_lab.reproduce import trace
 from deva_lab.reproduce.trace import Problem, Setting
 
 SETTINGS = {"seeds": 12, "steps": 400, "batch": 3, "lr": 0.1, "factors": (1,)}
@@ -19,7 +19,7 @@ def results() -> dict:
     return trace.compute(SETTINGS, lambda text: None)
 
 
-@pytest.mark.parametrize("loss", trace.LOSSES)
+@pytest.mark.parametrize("loss", trace.ABOUT)
 @pytest.mark.parametrize("size", trace.SIZES)
 def test_the_factor_and_the_gradient_are_those_of_the_quadratic(loss, size):
     problem = Problem(Setting("muon", size, loss, seeds=2))
@@ -34,7 +34,7 @@ def test_the_factor_and_the_gradient_are_those_of_the_quadratic(loss, size):
     torch.testing.assert_close(problem.gradient(X), problem.H @ X)
 
 
-@pytest.mark.parametrize("loss", trace.LOSSES)
+@pytest.mark.parametrize("loss", trace.ABOUT)
 def test_a_sampled_gradient_is_the_derivative_of_the_sampled_loss(loss, monkeypatch):
     problem = Problem(Setting("muon", "heterogeneous", loss, seeds=2))
     rows = torch.tensor([[0, 4, 8], [3, 3, 7]])
@@ -67,7 +67,7 @@ def test_a_batch_of_seeds_moves_as_each_of_them_would():
 
 
 def test_the_rate_is_constant_for_half_and_then_falls_to_zero():
-    rates = [trace._schedule(step, 400) for step in range(400)]
+    rates = [trace.schedule(step, 400) for step in range(400)]
     assert rates[:201] == [1.0] * 201
     assert rates[300] == 0.5
     assert rates[399] == pytest.approx(2 / 400)
@@ -90,7 +90,7 @@ def test_gradient_descent_is_deterministic_and_known():
 @pytest.mark.slow
 def test_with_the_published_loss_the_published_ordering_comes_out():
     """GD alike on both, DeVA-S∞ below Muon where heterogeneous, adaptive below SignSGD."""
-    held = {claim: holds for claim, holds, _ in trace_figure.claims(results()["published"])}
+    held = {claim: holds for claim, holds, _ in trace.claims(results()["published"])}
     assert len(held) == 7
     assert held["GD is much the same on both problems"]
     assert held["heterogeneous: DeVA-S∞ ends below Muon"]
@@ -104,13 +104,13 @@ def test_a_claim_that_does_not_hold_is_reported_as_such():
     curves = {size: dict(results()["published"][size]) for size in trace.SIZES}
     worse = [[10 * x for x in times] for times in curves["heterogeneous"]["muon"]["loss"]]
     curves["heterogeneous"]["devasinf"] = {**curves["heterogeneous"]["devasinf"], "loss": worse}
-    held = {claim: holds for claim, holds, _ in trace_figure.claims(curves)}
+    held = {claim: holds for claim, holds, _ in trace.claims(curves)}
     assert not held["heterogeneous: DeVA-S∞ ends below Muon"]
 
 
 @pytest.mark.slow
 def test_curves_have_a_point_a_step_and_quartiles_in_order():
-    for loss in trace.LOSSES:
+    for loss in trace.ABOUT:
         for size in trace.SIZES:
             for curve in (results()[loss][size][method] for method in trace.METHODS):
                 low, middle, high = curve["loss"]
@@ -121,7 +121,7 @@ def test_curves_have_a_point_a_step_and_quartiles_in_order():
 
 @pytest.mark.slow
 def test_the_figure_and_the_page_are_drawn(tmp_path):
-    shown = trace_figure.show(results(), tmp_path)
+    shown = trace.show(results(), tmp_path)
     assert [path.name for path in shown.figures] == [
         "fig-trace-squared.png",
         "fig-trace-squared.svg",
@@ -132,4 +132,6 @@ def test_the_figure_and_the_page_are_drawn(tmp_path):
     text = shown.figures[1].read_text()
     for name in ("DeVA-S∞", "SignSGD", "homogeneous", "step"):
         assert name in text
-    assert "7 claims with the published loss" in shown.verdict
+    assert "7 claims hold with the published loss" in shown.verdict
+    assert shown.why.startswith("The authors' own setting: ")
+    assert "(heterogeneous: DeVA-S∞ ends below Muon" in shown.why

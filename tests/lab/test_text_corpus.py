@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from deva_lab import digests
 from deva_lab.atomic import STALE_SECONDS
-from deva_lab.data.corpus import Corpus, check_corpus, load_corpus
-from deva_lab.data.split import Split
+from deva_lab.data.corpus import Corpus, Split, check_corpus, load_corpus
 from deva_lab.data.tokenizers import ByteTokenizer, gpt2_folder
 from deva_lab.errors import UsageError
 from helpers import needs_posix
@@ -290,3 +290,58 @@ def test_the_sample_of_fineweb_in_gpt2_tokens(tmp_path: Path) -> None:
     assert ends == 2800
     assert len(corpus.train) + len(corpus.validation) - ends == pytest.approx(4.36e6, rel=0.005)
     assert 4 < corpus.bytes_per_token < 5
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files that are hashed."""
+    names: list[str] = []
+    original = digests.file_digest
+
+    def file_digest(path: Path) -> bytes:
+        names.append(path.name)
+        return original(path)
+
+    monkeypatch.setattr(digests, "file_digest", file_digest)
+    return names
+
+
+def test_files_that_have_settled_are_hashed_once(
+    path: Path, tmp_path: Path, read: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(digests, "SETTLED_SECONDS", -1.0)  # as if all had been written long ago
+    cache = tmp_path / "c"
+    first = np.array(load_corpus(str(path), vocabulary=256, cache=cache).validation)
+    load_corpus(str(path), vocabulary=256, cache=cache)
+    read.clear()
+    again = load_corpus(str(path), vocabulary=256, cache=cache)
+    assert np.array_equal(again.validation, first)
+    assert read == []
+    (folder,) = (entry for entry in cache.iterdir() if entry.is_dir())
+    flip_a_bit(folder)
+    os.utime(folder / "validation.bin", ns=(0, 0))  # clocks of files are coarse
+    made = load_corpus(str(path), vocabulary=256, cache=cache)
+    assert np.array_equal(made.validation, first)
+    assert {"train.bin", "validation.bin"} <= set(read)
+
+
+def test_files_that_were_written_just_now_are_hashed_again(
+    path: Path, tmp_path: Path, read: list[str]
+) -> None:
+    for _ in range(2):
+        read.clear()
+        load_corpus(str(path), vocabulary=256, cache=tmp_path / "c")
+        assert {path.name, "train.bin", "validation.bin"} <= set(read)
+    assert not list((tmp_path / "c").glob("digests-*"))
+
+
+def test_a_damaged_note_of_digests_is_not_believed(
+    path: Path, tmp_path: Path, read: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(digests, "SETTLED_SECONDS", -1.0)
+    first = load_corpus(str(path), vocabulary=256, cache=tmp_path)
+    for note in tmp_path.glob("digests-*"):
+        note.write_bytes(note.read_bytes()[:-1])
+    read.clear()
+    assert same(first, load_corpus(str(path), vocabulary=256, cache=tmp_path))
+    assert {path.name, "train.bin", "validation.bin"} <= set(read)

@@ -132,9 +132,9 @@ def test_the_fingerprint_is_of_the_content_alone(tmp_path: Path) -> None:
     here.write_text("same")
     there.write_text("same")
     other.write_text("samf")
-    prints = [Texts((path,)).fingerprint for path in (here, there, other)]
+    prints = [Texts((path,)).fingerprint() for path in (here, there, other)]
     assert prints[0] == prints[1] != prints[2]
-    assert Texts((here, other)).fingerprint != Texts((other, here)).fingerprint
+    assert Texts((here, other)).fingerprint() != Texts((other, here)).fingerprint()
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from deva_lab.data import text_sources
-from deva_lab.data.corpus import check_corpus, load_corpus, silent
+from deva_lab.data import silent, text_sources
+from deva_lab.data.corpus import check_corpus, load_corpus
 from deva_lab.data.text_sources import NAMES, find_source, standard_library
 from deva_lab.errors import MissingExtra, UsageError
 
@@ -130,7 +130,7 @@ def test_names_of_the_data_folder_need_it(tmp_path: Path, monkeypatch: pytest.Mo
     ("name", "vocabulary", "package", "extra"),
     [
         ("python", 4096, "tokenizers", "lab"),
-        ("python", "gpt2", "tiktoken", "lab"),
+        ("python", "gpt2", "tokenizers", "lab"),
         ("fineweb", 256, "datasets", "hub"),
         ("a.parquet", 256, "pyarrow", "hub"),
         ("a.txt.zst", 256, "zstandard", "lab"),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deva_lab.data.split import Split, find_split
+from deva_lab.data.corpus import Split, find_split
 from deva_lab.errors import UsageError
 
 

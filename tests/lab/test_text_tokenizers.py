@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
-import tiktoken
+import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,10 +16,11 @@ from deva_lab.data.tokenizers import (
     PIECE_CHARACTERS,
     BytePairTokenizer,
     ByteTokenizer,
-    Gpt2Tokenizer,
     Tokenizer,
+    byte_pairs,
     check_vocabulary,
     cut_words,
+    gpt2,
     gpt2_folder,
     parse_vocabulary,
     train_byte_pairs,
@@ -37,13 +37,8 @@ needs_gpt2 = pytest.mark.skipif(
 
 
 @cache
-def byte_pairs() -> BytePairTokenizer:
-    return BytePairTokenizer(train_byte_pairs(SAMPLE * 3, vocabulary=300))
-
-
-@cache
-def gpt2() -> Gpt2Tokenizer:
-    return Gpt2Tokenizer()
+def learnt() -> BytePairTokenizer:
+    return byte_pairs(train_byte_pairs(SAMPLE * 3, vocabulary=300))
 
 
 def check_round_trip(tokenizer: Tokenizer, text: str) -> None:
@@ -63,7 +58,7 @@ def test_bytes_come_back(text: str) -> None:
 
 @given(texts)
 def test_byte_pairs_come_back(text: str) -> None:
-    check_round_trip(byte_pairs(), text)
+    check_round_trip(learnt(), text)
 
 
 @needs_gpt2
@@ -84,7 +79,7 @@ spaced = st.text(st.sampled_from("the cat's  \n\t\r\x1c\xa0\u2003日é1.<|"), ma
 
 @given(spaced, st.integers(1, 9))
 def test_pieces_have_the_byte_pairs_of_the_whole(text: str, size: int) -> None:
-    check_pieces(byte_pairs(), text, size)
+    check_pieces(learnt(), text, size)
 
 
 @needs_gpt2
@@ -101,11 +96,11 @@ def test_training_on_pieces_gives_the_byte_pairs_of_the_whole() -> None:
 
 @pytest.mark.parametrize("text", ["<|endoftext|>", "a<|endoftext|>b"])
 def test_what_looks_like_an_end_is_text(text: str) -> None:
-    check_round_trip(byte_pairs(), text)
+    check_round_trip(learnt(), text)
 
 
 def test_byte_pairs_shorten_what_they_have_learnt() -> None:
-    tokenizer = byte_pairs()
+    tokenizer = learnt()
     (ids,) = tokenizer.encode([SAMPLE[0]])
     assert 270 < tokenizer.vocabulary <= 300
     assert len(ids) < len(SAMPLE[0]) / 2
@@ -118,7 +113,7 @@ def test_training_twice_gives_the_same_byte_pairs() -> None:
 
 
 def test_a_short_text_gives_fewer_byte_pairs() -> None:
-    tokenizer = BytePairTokenizer(train_byte_pairs(["ab ab"], vocabulary=5000))
+    tokenizer = byte_pairs(train_byte_pairs(["ab ab"], vocabulary=5000))
     assert 257 <= tokenizer.vocabulary < 270
     check_round_trip(tokenizer, "ab ba")
 
@@ -150,20 +145,36 @@ def test_gpt2_files_that_are_not_there_are_named(
     with pytest.raises(UsageError, match="there is no encoder.json"):
         check_vocabulary("gpt2")
     (tmp_path / "encoder.json").write_text(json.dumps({"a": 0}))
+    with pytest.raises(UsageError, match="there is no vocab.bpe"):
+        check_vocabulary("gpt2")
+    (tmp_path / "vocab.bpe").write_text("#version: 0.2\n")
     with pytest.raises(UsageError, match="is not GPT-2's: that has 50,257 tokens"):
-        Gpt2Tokenizer()
+        gpt2()
     (tmp_path / "encoder.json").write_text("{")
-    with pytest.raises(UsageError, match="encoder.json cannot be read"):
-        Gpt2Tokenizer()
+    with pytest.raises(UsageError, match=r"encoder.json and .*vocab.bpe cannot be read"):
+        gpt2()
+
+
+@needs_gpt2
+def test_gpt2_of_the_hub_is_that_of_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hub's has its end among the added tokens, which a text must not be taken for."""
+    local = gpt2()
+    hub = tokenizers.Tokenizer.from_str(local._inner.to_str())
+    hub.add_special_tokens(["<|endoftext|>"])
+    assert hub.encode("<|endoftext|>").ids == [50256]
+    monkeypatch.setattr("deva_lab.data.tokenizers.gpt2_folder", lambda: None)
+    monkeypatch.setattr(tokenizers.Tokenizer, "from_pretrained", lambda name: hub, raising=False)
+    for text in ("<|endoftext|>", "Hello, world! naïve"):
+        assert gpt2().encode([text])[0].tolist() == local.encode([text])[0].tolist()
+        check_round_trip(gpt2(), text)
 
 
 def test_gpt2_that_cannot_be_downloaded_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    def offline(name: str) -> tiktoken.Encoding:
+    def offline(name: str) -> tokenizers.Tokenizer:
         raise ConnectionError(f"no network for {name}")
 
     for variable in ("DEVA_DATA", "DEVA_GPT2_BPE"):
         monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setattr(tiktoken, "get_encoding", offline)
-    with pytest.raises(UsageError, match="set DEVA_GPT2_BPE to a folder with its encoder.json"):
-        Gpt2Tokenizer()
-    assert "DEVA_GPT2_BPE" not in os.environ
+    monkeypatch.setattr(tokenizers.Tokenizer, "from_pretrained", offline)
+    with pytest.raises(UsageError, match="to a folder with its encoder.json and vocab.bpe"):
+        gpt2()

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deva_lab.data.tokens import Concatenated
+from deva_lab.data.shards import Concatenated
 from deva_lab.data.windows import Windows, held_out
 from deva_lab.errors import UsageError
 

@@ -8,8 +8,14 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from deva_lab import vision
-from deva_lab.data.augment import centre_views, normalised, random_views
-from deva_lab.data.image_set import Images, Labelled, images_of
+from deva_lab.data.image_set import (
+    Images,
+    Labelled,
+    centre_views,
+    images_of,
+    normalised,
+    random_views,
+)
 from deva_lab.data.images import load_images
 from deva_lab.errors import UsageError
 from deva_lab.models.mlp import MLP, MLPSize

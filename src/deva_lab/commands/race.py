@@ -21,7 +21,7 @@ from ..race.robustness import next_runs, robustness
 from ..race.rules import rules_text
 from ..race.state import Race
 from ..race.tuning import pending
-from ..reproduce.trained import check_runs
+from ..reproduce.experiment import check_runs
 from ..runner import Launch, Orders
 from ..settings import RunSettings
 from ..stopping import Stopping

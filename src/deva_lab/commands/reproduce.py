@@ -14,10 +14,17 @@ from ..errors import UsageError
 from ..files import write_text
 from ..launchers import launching
 from ..reproduce.collected import write_page
-from ..reproduce.dry_run import dry_run
-from ..reproduce.experiment import Experiment, page, results_of
+from ..reproduce.experiment import (
+    Experiment,
+    Trained,
+    check_runs,
+    dry_run,
+    page,
+    record_of,
+    results_of,
+    runs_of,
+)
 from ..reproduce.experiments import EXPERIMENTS, experiment, listing
-from ..reproduce.trained import Trained, check_runs, record_of, runs_of
 from ..runner import Orders
 from ..stopping import Stopping
 from .options import command_line

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import io
 import json
 import lzma
@@ -14,16 +13,12 @@ import tempfile
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path, PurePath
-from typing import IO, TYPE_CHECKING, cast
+from typing import IO, Any, cast
 
-from ..digests import file_digest
+from ..digests import file_digests, hasher
 from ..errors import UsageError
 from ..extras import require
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
 
 DOCUMENT_CHARACTERS = 10_000  # a plain text is cut at the first paragraph's end after so many
 TEXT = (".txt", ".md", ".rst", ".tex", ".py")
@@ -55,13 +50,11 @@ class Texts:
                 raise UsageError(f"there is no file {path}")
             _check_format(path)
 
-    @cached_property
-    def fingerprint(self) -> str:
-        """The hash of what the files hold; where they lie does not matter."""
-        total = hashlib.blake2b(digest_size=16)
-        for path in self.files:
-            total.update("".join(format_of(path.name)).encode())
-            total.update(file_digest(path))
+    def fingerprint(self, notes: Path | None = None) -> str:
+        """The hash of what the files hold, wherever they lie; `notes` is as in `file_digests`."""
+        total = hasher()
+        for path, digest in zip(self.files, file_digests(self.files, notes), strict=True):
+            total.update("".join(format_of(path.name)).encode() + digest)
         return total.hexdigest()
 
 
@@ -114,27 +107,21 @@ def _damages() -> tuple[type[Exception], ...]:
 def _read_stream(stream: IO[bytes], name: str, *, cut: bool) -> Iterator[str]:
     kind, compression = format_of(name)
     plain = _decompressed(stream, compression)
-    if kind == ".jsonl":
-        return _read_jsonl(plain)
-    if kind == ".parquet":
-        return _read_parquet(plain)
-    if kind == ".tar":
-        return _read_tar(plain)
-    return _read_text(plain, cut=cut)
+    if kind in TEXT:
+        return _read_text(plain, cut=cut)
+    return {".jsonl": _read_jsonl, ".parquet": _read_parquet, ".tar": _read_tar}[kind](plain)
 
 
-def _decompressed(stream: IO[bytes], compression: str) -> IO[bytes]:
-    if compression == ".xz":
-        return lzma.open(stream)
-    if compression == ".gz":
-        return cast("IO[bytes]", gzip.open(stream))
+def _decompressed(stream: Any, compression: str) -> Any:
+    """The stream that is inside; fsspec's reader of .zst would end with the first frame."""
     if compression == ".zst":
-        require("zstandard")
         import zstandard
 
         reader = zstandard.ZstdDecompressor().stream_reader(stream, read_across_frames=True)
         return io.BufferedReader(cast("io.RawIOBase", reader))
-    return stream
+    if compression == ".xz":
+        return lzma.open(stream)
+    return gzip.open(stream) if compression == ".gz" else stream
 
 
 def _read_text(stream: IO[bytes], *, cut: bool) -> Iterator[str]:
@@ -199,21 +186,7 @@ def _read_tar(stream: IO[bytes]) -> Iterator[str]:
         for member in archive:
             content = archive.extractfile(member) if member.isfile() else None
             if content is not None and format_of(member.name)[0]:
-                one_way = io.BufferedReader(_OneWay(content))
-                yield from _read_stream(one_way, member.name, cut=False)
-
-
-class _OneWay(io.RawIOBase):
-    """A stream that says it cannot seek; a member of an archive fails when it is asked."""
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        self._stream = stream
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Buffer, /) -> int:
-        target = memoryview(buffer)
-        content = self._stream.read(len(target))
-        target[: len(content)] = content
-        return len(content)
+                with tempfile.TemporaryFile() as copy:
+                    shutil.copyfileobj(content, copy)  # in a member one cannot go back and forth
+                    copy.seek(0)
+                    yield from _read_stream(copy, member.name, cut=False)

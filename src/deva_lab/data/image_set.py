@@ -1,18 +1,30 @@
-"""Images and their labels, for training and for validation, whatever they come from."""
+"""Images and their labels, whatever they come from, and what is done to them on their way."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import io
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
+from torch.nn.functional import pad
 
-Report = Callable[[str], None]
+from ..errors import UsageError
 
+if TYPE_CHECKING:
+    from PIL import Image
+
+Found = TypeVar("Found")
 SAMPLE: Final = 512  # images that mean and deviation are taken from where each has to be decoded
 CHUNK: Final = 128  # images that are in float64 at once
+SMALL_SIDE: Final = 64  # up to this many pixels a side, images are decoded once and kept in memory
+STORED_SIDE: Final = 256  # larger ones are brought to this side …
+SHOWN_SIDE: Final = 224  # … and a model sees so much of it
 
 
 class Pixels(Protocol):
@@ -71,19 +83,19 @@ def images_of(
     side: int,
     padding: int = 4,
     flip: bool = True,
-    sample: Tensor | None = None,
     groups: tuple[int, ...] = (),
 ) -> Images:
     """The set of images, with mean and deviation of its training images, or of a sample of them.
 
     The names of the other arguments are those of `Images`.
     """
-    mean, std = _moments(train.pixels, sample)
+    count = len(train.pixels)
+    if groups:
+        index = torch.arange(min(SAMPLE, count))  # of the first groups, which is quick
+    else:
+        index = evenly(count, count if isinstance(train.pixels, Tensor) else SAMPLE)
+    mean, std = _moments(train.pixels, index)
     return Images(name, *train, *validation, classes, mean, std, side, padding, flip, groups)
-
-
-def silent(message: str) -> None:
-    """Says nothing of what takes long."""
 
 
 def evenly(count: int, most: int) -> Tensor:
@@ -98,12 +110,12 @@ def evenly(count: int, most: int) -> Tensor:
     return torch.arange(used) * count // used
 
 
-def _moments(pixels: Pixels, sample: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of each channel, both (c,)."""
-    count = len(pixels)
-    usual = evenly(count, count if isinstance(pixels, Tensor) else SAMPLE)
-    index = usual if sample is None else sample
-    sums = [_sums(pixels[part]) for part in torch.split(index, CHUNK)]
+def _moments(pixels: Pixels, index: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of each channel of these images, both (c,)."""
+    sums = []
+    for part in torch.split(index, CHUNK):
+        x = pixels[part].double().transpose(0, 1).flatten(1)  # (c, n · h · w)
+        sums.append((torch.tensor(x.shape[1]), x.sum(1), x.square().sum(1)))
     number, total, squares = (sum(column) for column in zip(*sums, strict=True))
     mean = total / number
     variance = squares / number - mean.square()
@@ -111,7 +123,124 @@ def _moments(pixels: Pixels, sample: Tensor | None) -> tuple[Tensor, Tensor]:
     return mean.float(), variance.clamp(min=1e-6).sqrt().float()
 
 
-def _sums(pixels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The number of pixels, and for each channel their sum and the sum of their squares."""
-    x = pixels.double().transpose(0, 1).flatten(1)  # (c, n · h · w)
-    return torch.tensor(x.shape[1]), x.sum(1), x.square().sum(1)
+# From compressed images to pixels -----------------------------------------------------------------
+
+
+class Encoded(NamedTuple):
+    """The bytes of an image file."""
+
+    name: str  # for messages
+    data: bytes
+
+
+class Form(NamedTuple):
+    """What images are brought to, so that they can be stacked."""
+
+    side: int
+    mode: str  # "L" or "RGB"
+
+
+LARGE: Final = Form(STORED_SIDE, "RGB")
+
+
+@dataclass(frozen=True)
+class LazyImages:
+    """Large images that are decoded when they are asked for.
+
+    Attributes:
+        read: From indices to image files.
+        count: How many images there are.
+    """
+
+    read: Callable[[list[int]], Sequence[Encoded]]
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: Tensor, /) -> Tensor:
+        """The images of these indices, uint8 (n, 3, side, side)."""
+        return decode_all(self.read(index.tolist()), LARGE)
+
+
+def decode_all(files: Sequence[Encoded], form: Form) -> Tensor:
+    """The pixels of images, uint8 (n, c, side, side)."""
+    # Pillow gives up the interpreter's lock while it decodes and scales
+    with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
+        return torch.stack(list(pool.map(lambda file: decode(file, form), files)))
+
+
+def decode(file: Encoded, form: Form) -> Tensor:
+    """The pixels of an image, uint8 (c, side, side): its shorter side scaled, its middle kept."""
+    from PIL import Image, ImageOps
+
+    def fitted(image: Image.Image) -> Image.Image:
+        image.draft(form.mode, (form.side, form.side))  # a JPEG may be decoded at half its size
+        size = (form.side, form.side)
+        return ImageOps.fit(image.convert(form.mode), size, Image.Resampling.BILINEAR)
+
+    pixels = torch.from_numpy(np.array(_opened(file, fitted)))  # (side, side) or (side, side, 3)
+    return pixels.view(form.side, form.side, -1).permute(2, 0, 1).contiguous()
+
+
+def form_of(files: Sequence[Encoded]) -> Form:
+    """The shorter side of the first image; grey if all are."""
+    grey = all(_opened(file, lambda image: image.mode in ("1", "L")) for file in files)
+    return Form(side_of(files[0]), "L" if grey else "RGB")
+
+
+def side_of(file: Encoded) -> int:
+    """The shorter side of an image, in pixels."""
+    return _opened(file, lambda image: min(image.size))
+
+
+def _opened(file: Encoded, use: Callable[[Image.Image], Found]) -> Found:
+    """What a function finds in an image, or a UsageError that names a file that is none."""
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(file.data)) as image:
+            return use(image)
+    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+        raise UsageError(f"{file.name} is no image that can be read: {error}") from error
+
+
+# Crops --------------------------------------------------------------------------------------------
+
+
+def random_views(
+    pixels: Tensor, *, side: int, padding: int, flip: bool, generator: Generator
+) -> Tensor:
+    """A random crop of each image, mirrored half of the time.
+
+    Args:
+        pixels: Images (n, c, h, w).
+        side: Height and width of a crop.
+        padding: Pixels of zeros around each image before it is cropped.
+        flip: Whether to mirror, left to right.
+        generator: Where chance comes from.
+
+    Returns:
+        The crops, (n, c, side, side).
+    """
+    padded = pad(pixels, (padding,) * 4)
+    crops = padded.unfold(2, side, 1).unfold(3, side, 1)  # (n, c, rows, columns, side, side), views
+    count, rows, columns = len(pixels), crops.shape[2], crops.shape[3]
+    top = torch.randint(rows, (count,), generator=generator)
+    left = torch.randint(columns, (count,), generator=generator)
+    views = crops[torch.arange(count), :, top, left]
+    if not flip:
+        return views
+    mirrored = torch.randint(2, (count, 1, 1, 1), generator=generator).bool()
+    return torch.where(mirrored, views.flip(-1), views)
+
+
+def centre_views(pixels: Tensor, *, side: int) -> Tensor:
+    """The middle (n, c, side, side) of each image (n, c, h, w)."""
+    top, left = (pixels.shape[-2] - side) // 2, (pixels.shape[-1] - side) // 2
+    return pixels[..., top : top + side, left : left + side]
+
+
+def normalised(pixels: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """Images (n, c, h, w) in float32, less the mean (c,) and over the deviation (c,)."""
+    return pixels.sub(mean.view(-1, 1, 1)).div_(std.view(-1, 1, 1))

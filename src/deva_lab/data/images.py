@@ -10,21 +10,21 @@ from typing import Final, NamedTuple
 
 from ..errors import UsageError, unknown
 from ..extras import require
-from .decoding import SHOWN_SIDE
-from .folder import in_data_folder
-from .image_folders import archive_images, folder_images, is_image
-from .image_parquet import parquet_images
-from .image_set import Images, Report, silent
-from .image_sources import (
+from . import Report, in_data_folder, silent
+from .image_files import (
+    CIFAR_CLASSES,
     CIFAR_SIDE,
-    HUB,
+    archive_images,
+    check_tiles,
     cifar_binary,
     cifar_files,
     cifar_tiles,
     digits,
-    fetched,
-    tile_files,
+    folder_images,
+    is_image,
 )
+from .image_parquet import HUB, fetched, parquet_images
+from .image_set import SHOWN_SIDE, Images
 
 __all__ = ["NAMES", "SHAPES", "Images", "Shape", "check_images", "load_images", "side_by_name"]
 
@@ -35,6 +35,31 @@ IN_DATA_FOLDER: Final = {
 NAMES: Final = ("digits", *HUB, *IN_DATA_FOLDER)
 PARQUET: Final = "*.parquet"
 ARCHIVES: Final = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+
+
+class Shape(NamedTuple):
+    """What a model has to know of images."""
+
+    side: int
+    channels: int
+    classes: int
+
+
+SHAPES: Final[Mapping[str, Shape]] = MappingProxyType(
+    {
+        "digits": Shape(8, 1, 10),
+        "cifar10": Shape(CIFAR_SIDE, 3, CIFAR_CLASSES),
+        "imagenet-1k": Shape(SHOWN_SIDE, 3, 1000),
+        "cifar10-small": Shape(CIFAR_SIDE, 3, CIFAR_CLASSES),
+        "tiny-imagenet": Shape(32, 3, 40),
+    }
+)
+"""The shapes of the images of a name, known without loading them."""
+
+
+def side_by_name(name: str) -> int | None:
+    """The side of the images of a name, as far as it is known without loading them."""
+    return SHAPES[name].side if name in SHAPES else None
 
 
 def load_images(name: str, *, cache: Path | None = None, report: Report = silent) -> Images:
@@ -59,7 +84,8 @@ def load_images(name: str, *, cache: Path | None = None, report: Report = silent
     if name == "cifar10-small":
         return cifar_tiles(name, path)
     if path.is_file():
-        return archive_images(path, _label(name, path), cache=cache, report=report)
+        label = name if name in IN_DATA_FOLDER else path.name
+        return archive_images(path, label, cache=cache, report=report)
     if any(path.rglob(PARQUET)):
         return parquet_images(path.name, str(path), report)
     files = cifar_files(path)
@@ -77,39 +103,16 @@ def check_images(name: str) -> None:
         return
     path = _path_of(name)
     if name == "cifar10-small":
-        _check_tiles(path)
-    elif path.is_file():
-        _check_archive(path)
+        check_tiles(path)
+    elif path.is_file() and not path.name.lower().endswith(ARCHIVES):
+        raise UsageError(
+            f"{path} is no folder of images and no archive ({', '.join(ARCHIVES)}) of them"
+        )
     elif any(path.rglob(PARQUET)):
         require("pyarrow")
         require("fsspec")
-    elif cifar_files(path) is None and not any(map(is_image, path.rglob("*"))):
+    elif path.is_dir() and cifar_files(path) is None and not any(map(is_image, path.rglob("*"))):
         raise UsageError(f"there is no image in the folder {path}")
-
-
-class Shape(NamedTuple):
-    """What a model has to know of images."""
-
-    side: int
-    channels: int
-    classes: int
-
-
-SHAPES: Final[Mapping[str, Shape]] = MappingProxyType(
-    {
-        "digits": Shape(8, 1, 10),
-        "cifar10": Shape(CIFAR_SIDE, 3, 10),
-        "imagenet-1k": Shape(SHOWN_SIDE, 3, 1000),
-        "cifar10-small": Shape(CIFAR_SIDE, 3, 10),
-        "tiny-imagenet": Shape(CIFAR_SIDE, 3, 40),
-    }
-)
-"""The shapes of the images of a name, known without loading them."""
-
-
-def side_by_name(name: str) -> int | None:
-    """The side of the images of a name, as far as it is known without loading them."""
-    return SHAPES[name].side if name in SHAPES else None
 
 
 def _path_of(name: str) -> Path:
@@ -122,20 +125,3 @@ def _path_of(name: str) -> Path:
     if os.sep in name or "." in name:
         raise UsageError(f"there is no folder or file of images at {name}")
     raise unknown("images", name, NAMES)
-
-
-def _check_tiles(folder: Path) -> None:
-    for path in tile_files(folder):
-        if not path.is_file():
-            raise UsageError(f"cifar10-small needs the file {path.name} in {folder}")
-
-
-def _check_archive(path: Path) -> None:
-    if not path.name.lower().endswith(ARCHIVES):
-        raise UsageError(
-            f"{path} is no folder of images and no archive ({', '.join(ARCHIVES)}) of them"
-        )
-
-
-def _label(name: str, path: Path) -> str:
-    return name if name in IN_DATA_FOLDER else path.name

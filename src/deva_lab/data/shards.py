@@ -8,21 +8,53 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from ..atomic import replacing
-from ..digests import file_digest, hasher
+from ..digests import file_digests, hasher
 from ..errors import UsageError
 from ..files import read_record, write_record
-from .tokenizers import GPT2_VOCABULARY, Gpt2Tokenizer
-from .tokens import Concatenated, Tokens
+from . import cache_path
+from .tokenizers import GPT2_VOCABULARY, gpt2, gpt2_folder
 
 MAGIC, VERSION, HEADER = 20240520, 1, 256
 DESCRIPTION = "shards.json"  # beside shards of our own: their vocabulary and bytes a token
 MEASURED_TOKENS = 1 << 20  # of validation, to find the bytes a token of shards not our own
+AT_ONCE = 1 << 20  # tokens that are written at once
+
+
+class Tokens(Protocol):
+    """Token ids in a row: an array, a memory map, or several of them behind one another."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, where: slice, /) -> npt.NDArray[Any]: ...
+
+
+class Concatenated:
+    """Several rows of tokens behind one another, without copying them.
+
+    >>> Concatenated([np.arange(3), np.arange(3, 9)])[2:5]
+    array([2, 3, 4])
+    """
+
+    def __init__(self, parts: Sequence[npt.NDArray[Any]]) -> None:
+        self._parts = list(parts)
+        self._ends = np.cumsum([len(part) for part in parts])
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def __getitem__(self, where: slice, /) -> npt.NDArray[Any]:
+        start, stop, stride = where.indices(len(self))
+        pieces = [self._parts[0][:0]]
+        for part, end in zip(self._parts, self._ends.tolist(), strict=True):
+            offset = end - len(part)
+            pieces.append(part[max(start - offset, 0) : max(stop - offset, 0)])
+        return np.concatenate(pieces)[::stride]
 
 
 @dataclass(frozen=True)
@@ -52,16 +84,14 @@ def find_shards(pattern: str) -> ShardFiles | None:
     if not found:
         return None
     train = tuple(file for file in found if not _is_validation(file))
-    validation = tuple(file for file in found if _is_validation(file)) or _validation_beside(train)
+    beside = {file for path in train for file in path.parent.glob("*.bin")}
+    validation = tuple(filter(_is_validation, found)) or tuple(
+        sorted(filter(_is_validation, beside))
+    )
     if not train or not validation:
         lacking = "*val*.bin to validate on" if train else "*train*.bin to train on"
         raise UsageError(f"at {pattern} there is no {lacking}: give a folder or a glob with both")
     return ShardFiles(train, validation)
-
-
-def _validation_beside(train: Sequence[Path]) -> tuple[Path, ...]:
-    files = {file for path in train for file in path.parent.glob("*.bin")}
-    return tuple(sorted(file for file in files if _is_validation(file)))
 
 
 def _is_validation(path: Path) -> bool:
@@ -73,12 +103,10 @@ def _is_validation(path: Path) -> bool:
 def _matches(path: Path) -> list[Path]:
     if path.suffix != ".bin":
         return []
-    found = [Path(file) for file in glob.glob(glob.escape(str(path)))] or [
-        Path(file) for file in glob.glob(str(path), recursive=True)
-    ]
+    found = glob.glob(glob.escape(str(path))) or glob.glob(str(path), recursive=True)
     if not found:
         raise UsageError(f"there is no shard at {path}")
-    return sorted(found)
+    return sorted(map(Path, found))
 
 
 def map_shards(paths: Sequence[Path]) -> Tokens:
@@ -111,33 +139,29 @@ def write_shard(path: Path, tokens: npt.NDArray[Any]) -> str:
     """Write a shard, which a kill leaves whole or absent; its digest is returned."""
     header = np.zeros(HEADER, dtype="<i4")
     header[:3] = MAGIC, VERSION, len(tokens)
+    parts = (tokens[start : start + AT_ONCE] for start in range(0, len(tokens), AT_ONCE))
     digest = hasher()
     with replacing(path) as partial, partial.open("wb") as file:
-
-        def write(data: bytes) -> None:
-            digest.update(data)
-            file.write(data)
-
-        write(header.tobytes())
-        for start in range(0, len(tokens), 1 << 20):
-            write(tokens[start : start + (1 << 20)].astype("<u2").tobytes())
+        for data in (header, *(part.astype("<u2") for part in parts)):
+            digest.update(data.tobytes())
+            file.write(data.tobytes())
     return digest.hexdigest()
 
 
 def write_description(
-    folder: Path, *, vocabulary: int, bytes_per_token: float, files: Mapping[str, str]
+    folder: Path, vocabulary: int, bytes_per_token: float, files: Mapping[str, str]
 ) -> None:
     """Note beside shards what reading them does not tell, and the digests of the files."""
     note = {"vocabulary": vocabulary, "bytes_per_token": bytes_per_token, "files": dict(files)}
     write_record(folder / DESCRIPTION, note)
 
 
-def check_digests(files: ShardFiles) -> None:
+def check_digests(files: ShardFiles, cache: Path | None = None) -> None:
     """Raises UsageError for a shard of our own that is not as it was written."""
-    notes = {folder: _note(folder) for folder in {path.parent for path in files.all}}
-    for path in files.all:
-        known = (notes[path.parent] or {}).get("files", {}).get(path.name)
-        if known is not None and file_digest(path).hex() != known:
+    known = {path: (_note(path.parent) or {}).get("files", {}).get(path.name) for path in files.all}
+    own = [path for path, digest in known.items() if digest is not None]
+    for path, digest in zip(own, file_digests(own, cache_path(cache)), strict=True):
+        if digest.hex() != known[path]:
             raise UsageError(
                 f"{path} is damaged: its digest is not that of {DESCRIPTION} beside it; prepare "
                 "the shards again, deva data prepare"
@@ -165,7 +189,7 @@ def _note(folder: Path) -> dict[str, Any] | None:
 def describe(files: ShardFiles) -> tuple[int, float]:
     """The vocabulary and the bytes a token of shards: as noted beside them, else GPT-2's.
 
-    Without a note and without GPT-2's vocabulary at hand, the bytes a token are NaN.
+    Without a note and without GPT-2's files on this machine, the bytes a token are NaN.
     """
     folder = files.validation[0].parent
     note = _note(folder)
@@ -179,6 +203,7 @@ def describe(files: ShardFiles) -> tuple[int, float]:
             ) from error
     tokens = map_shard(files.validation[0])[:MEASURED_TOKENS]
     try:
-        return GPT2_VOCABULARY, Gpt2Tokenizer().count_bytes(tokens) / len(tokens)
+        at_hand = gpt2_folder() is not None
+        return GPT2_VOCABULARY, gpt2().count_bytes(tokens) / len(tokens) if at_hand else math.nan
     except UsageError:
         return GPT2_VOCABULARY, math.nan

@@ -7,19 +7,16 @@ import gzip
 import json
 import os
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Protocol
 
 from ..atomic import replacing
 from ..errors import UsageError, unknown
 from ..extras import require
+from . import Report, in_data_folder
 from .documents import Texts, format_of
-from .folder import in_data_folder
-
-Report = Callable[[str], None]
 
 # Tests are not the library; _sysconfigdata differs between machines with the same Python.
 SKIPPED_FOLDERS = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
@@ -37,25 +34,11 @@ HUB_DOCUMENTS = 20_000  # about 60 MB of text
 NAMES = ("python", *ON_HUB, *IN_DATA_FOLDER)
 
 
-class Source(Protocol):
-    """A text that may still have to be fetched."""
-
-    @property
-    def name(self) -> str:
-        """What the corpus is called in a report."""
-
-    def check(self) -> None:
-        """Raise UsageError where it cannot be had, without fetching it."""
-
-    def fetch(self, cache: Path, report: Report) -> Texts:
-        """Its documents, in local files."""
-
-
 @dataclass(frozen=True)
 class LocalSource:
     """Texts that are files of this machine."""
 
-    name: str
+    name: str  # what the corpus is called in a report
     texts: Texts
 
     def check(self) -> None:
@@ -85,8 +68,8 @@ class HubSource:
         path = cache / f"{head}-{HUB_CONFIGURATION}-{self.documents}.jsonl.gz"
         if not path.exists():
             report(f"fetching {self.documents:,} documents of {self.repository}")
-            with replacing(path) as partial:
-                _write_jsonl(partial, self._stream())
+            with replacing(path) as partial, gzip.open(partial, "wt", encoding="utf-8") as file:
+                file.writelines(json.dumps({"text": text}) + "\n" for text in self._stream())
         # gzip has a checksum of its own: what is damaged is refused before it is tokenised.
         return Texts((path,), remedy="remove it, and it is fetched again")
 
@@ -106,38 +89,31 @@ class HubSource:
             ) from error
 
 
-def find_source(name: str) -> Source:
+def find_source(name: str) -> LocalSource | HubSource:
     """The source of that name or path, or a UsageError that names the nearest known one."""
     head, _, count = name.partition(":")
-    if name == "python":
-        return LocalSource(name, Texts(standard_library()))
     if head in ON_HUB:
         return HubSource(name, ON_HUB[head], _documents(name, count))
+    if name == "python":
+        return LocalSource(name, Texts(standard_library()))
     if name in IN_DATA_FOLDER:
         return LocalSource(name, Texts((in_data_folder(name, IN_DATA_FOLDER[name]),)))
-    files = find_files(name)
-    if not files:
-        raise missing(name)
-    return LocalSource(Path(name).name, Texts(files))
-
-
-def missing(name: str) -> UsageError:
-    """The error for a corpus that is neither a known name nor a file."""
+    if files := _find_files(Path(name).expanduser()):
+        return LocalSource(Path(name).name, Texts(files))
     if os.sep in name or "." in name or glob.has_magic(name):
-        return UsageError(f"there is no text at {name}")
-    return unknown("corpus", name, NAMES)
+        raise UsageError(f"there is no text at {name}")
+    raise unknown("corpus", name, NAMES)
 
 
-def find_files(pattern: str) -> tuple[Path, ...]:
+def _find_files(path: Path) -> tuple[Path, ...]:
     """The files of a path: itself, the readable ones in a folder, or those that a glob matches."""
-    path = Path(pattern).expanduser()
     if path.is_file():
         return (path,)
     if path.is_dir():
-        found = (file for file in path.rglob("*") if file.is_file() and format_of(file.name)[0])
-        return tuple(sorted(found))
-    matches = (Path(file) for file in glob.glob(str(path), recursive=True))
-    return tuple(sorted(file for file in matches if file.is_file()))
+        found = (file for file in path.rglob("*") if format_of(file.name)[0])
+    else:
+        found = (Path(file) for file in glob.glob(str(path), recursive=True))
+    return tuple(sorted(file for file in found if file.is_file()))
 
 
 def standard_library() -> tuple[Path, ...]:
@@ -166,9 +142,3 @@ def _documents(name: str, count: str) -> int:
     if not count.isdecimal() or int(count) < 2:
         raise UsageError(f"{name}: behind the colon stands how many documents to fetch, at least 2")
     return int(count)
-
-
-def _write_jsonl(path: Path, texts: Iterator[str]) -> None:
-    with gzip.open(path, "wt", encoding="utf-8") as file:
-        for text in texts:
-            file.write(json.dumps({"text": text}) + "\n")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UsageError
-from .tokens import Tokens
+from .shards import Tokens
 
 
 class Windows:

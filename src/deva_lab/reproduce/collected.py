@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 import base64
+import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from string import Template
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Final
 
 from .. import markup
+from ..atomic import replacing
 from ..files import write_text
 from ..fragments import unbroken
 from ..report import part
 from ..wording import listed
 from . import Scale
-from .experiment import Experiment, Shown, kept, markdown_table, origin
-from .light import light_figures
-from .trained import Trained, kept_record
+from .experiment import Experiment, Record, Shown, Trained, markdown_table, origin, reason, verdict
 
 TITLE: Final = "The paper, reproduced"
 WORDS: Final = ("holds", "holds in part", "does not hold")  # with which a verdict begins
 AT: Final = {"cpu": "At a scale for two cores", "paper": "At the paper’s own scale"}
+MADE: Final = (
+    "`deva reproduce all` carries everything out, `deva reproduce --page FILE.md` makes this page "
+    "of it."
+)
 KINDS: Final = {".svg": "image/svg+xml", ".png": "image/png"}
-HEAD: Final = ("", "what", "verdict", "time", "command")
+LARGEST: Final = 150_000  # bytes of a figure
+COLOURS: Final = (256, 128, 64, 32)  # that a figure of lines gets by with
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,7 @@ class Entry:
     """An experiment that has been run, and what there is to see of it."""
 
     experiment: Experiment | Trained
-    record: Mapping[str, Any]
+    record: Record
     shown: Shown
 
     @property
@@ -44,11 +49,15 @@ class Entry:
         return max(filter(verdict.startswith, WORDS), key=len, default=verdict)
 
     @property
+    def cause(self) -> str:
+        """Why not all holds, in a word or three behind a colon."""
+        cause = reason(self.record, self.shown).partition(":")[0].lower()
+        return f": {cause}" if cause else ""
+
+    @property
     def command(self) -> str:
-        """What to type to see it again; a record may know another folder."""
-        if isinstance(self.experiment, Trained):
-            return str(self.record["command"])
-        return f"deva reproduce {self.experiment.id}"
+        """What to type to see it again."""
+        return self.experiment.command(self.record)
 
 
 def write_page(
@@ -62,32 +71,20 @@ def write_page(
         folder: Where the results are.
         page: The file for the Markdown; figures go into a folder beside it, of its name.
     """
-    figures = page.with_suffix("")
     with TemporaryDirectory() as drawn:
-        entries = _entries(experiments, scale, folder, Path(drawn))
-        paths = {each.experiment.id: light_figures(each.shown.figures, figures) for each in entries}
-    missing = [each for each in experiments if each.id not in paths]
-    sections = [_section(each, paths[each.experiment.id]) for each in entries]
+        entries = [
+            Entry(each, record, each.show(record["results"], Path(drawn)))
+            for each in experiments
+            if (record := each.kept(scale, folder)) is not None
+        ]
+        figures = [light_figures(each.shown.figures, page.with_suffix("")) for each in entries]
+    shown = {each.experiment.id for each in entries}
+    missing = [each for each in experiments if each.id not in shown]
+    sections = [_section(*each) for each in zip(entries, figures, strict=True)]
     body = "\n\n".join([_overview(entries, missing), *sections])
     write_text(page, f"# {TITLE}\n\n{headline(entries)}\n\n{_facts(entries)}\n\n{body}\n")
     write_text(folder / "report.html", _html(entries, body, page.parent))
     return [page, folder / "report.html"]
-
-
-def _entries(
-    experiments: Sequence[Experiment | Trained], scale: Scale, folder: Path, drawn: Path
-) -> list[Entry]:
-    """What the folder has the results of, with figures drawn into another."""
-    found = []
-    for each in experiments:
-        record = (
-            kept_record(each, scale, folder)
-            if isinstance(each, Trained)
-            else kept(each, scale, folder)
-        )
-        if record is not None:
-            found.append(Entry(each, record, each.show(record["results"], drawn)))
-    return found
 
 
 def headline(entries: Sequence[Entry]) -> str:
@@ -108,25 +105,13 @@ def _many(word: str, number: int) -> str:
 
 def _facts(entries: Sequence[Entry]) -> str:
     """How such a page is made, and where the numbers of this one were."""
-    machines = sorted({entry.record["environment"]["processor"] for entry in entries})
-    made = (
-        "`deva reproduce all` carries everything out, `deva reproduce --page FILE.md` makes this "
-        "page of it."
-    )
     if not entries:
-        return made
-    return f"{made} Added up, it took {duration(_seconds(entries))} on {listed(machines)}."
-
-
-def _seconds(entries: Sequence[Entry]) -> float:
-    """The time of all, that of a run which several share once."""
-    times: dict[str, float] = {}
+        return MADE
+    machines = sorted({entry.record["environment"]["processor"] for entry in entries})
+    times: dict[str, float] = {}  # that of a run which several experiments share once
     for entry in entries:
-        if isinstance(entry.experiment, Trained):
-            times |= {run["id"]: run["curve"]["seconds"][-1] for run in entry.record["results"]}
-        else:
-            times[entry.experiment.id] = entry.record["seconds"]
-    return sum(times.values())
+        times |= entry.experiment.seconds(entry.record)
+    return f"{MADE} Added up, it took {duration(sum(times.values()))} on {listed(machines)}."
 
 
 def duration(seconds: float) -> str:
@@ -145,7 +130,7 @@ def _overview(entries: Sequence[Entry], missing: Sequence[Experiment | Trained])
         (
             f"[{each.experiment.id}](#{each.experiment.id})",
             each.experiment.what,
-            f"**{each.word}**",
+            f"**{each.word}**{each.cause}",
             duration(each.record["seconds"]),
             f"`{each.command}`",
         )
@@ -154,7 +139,7 @@ def _overview(entries: Sequence[Entry], missing: Sequence[Experiment | Trained])
     rows += [
         (each.id, each.what, "not run", "–", f"`deva reproduce {each.id}`") for each in missing
     ]
-    return markdown_table(HEAD, rows)
+    return markdown_table(("", "what", "verdict", "time", "command"), rows)
 
 
 def _section(entry: Entry, figures: Sequence[Path]) -> str:
@@ -165,7 +150,7 @@ def _section(entry: Entry, figures: Sequence[Path]) -> str:
         markup.demoted(shown.text),
         *(f"![{experiment.what}]({path.parent.name}/{path.name})" for path in figures),
         f"*{shown.caption}*" if shown.caption else "",
-        f"**Verdict**: {shown.verdict}.",
+        verdict(experiment, entry.record, shown),
         origin(entry.record, entry.command),
     ]
     return "\n\n".join(filter(None, parts))
@@ -188,3 +173,32 @@ def _html(entries: Sequence[Entry], body: str, folder: Path) -> str:
         body=markup.html(body, figure),
         theme=part("theme.js"),
     )
+
+
+# Figures that are light enough for a repository and for a page that has them inside --------------
+
+
+def light_figures(paths: Sequence[Path], folder: Path) -> list[Path]:
+    """The figures in a folder, a file each: as SVG where that is small, else as PNG."""
+    folder.mkdir(parents=True, exist_ok=True)
+    stems = dict.fromkeys(path.with_suffix("") for path in paths)
+    return [_light(stem.with_suffix(".svg"), stem.with_suffix(".png"), folder) for stem in stems]
+
+
+def _light(svg: Path, png: Path, folder: Path) -> Path:
+    """The lighter file of a figure; a large picture has as many colours as it may have."""
+    from PIL import Image
+
+    for path in (svg, png):
+        if path.stat().st_size <= LARGEST:
+            return Path(shutil.copyfile(path, folder / path.name))
+    target = folder / png.name
+    with Image.open(png) as image:
+        whole = image.convert("RGB")
+    for colours in COLOURS:
+        with replacing(target) as partial:
+            # without dithering, which would scatter dots over the white and help no line
+            whole.quantize(colours, dither=Image.Dither.NONE).save(partial, optimize=True)
+        if target.stat().st_size <= LARGEST:
+            break
+    return target

@@ -1,4 +1,4 @@
-"""From runs to numbers: means and spreads over seeds, and which of two is the lower one.
+"""From runs to numbers, and from numbers to verdicts on the claims of the paper.
 
 Runs of one seed start from the same weights and see the same batches, so two methods are compared
 seed by seed: the noise is the standard deviation of their difference over the seeds.
@@ -9,13 +9,110 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import combinations, pairwise
 from statistics import fmean, median, stdev
-from typing import Any
+from typing import Any, Final, Literal, TypeVar
 
 from ..curves import Curve, finite, mean_curve, reach
 from ..progress import Result
-from .claims import Finding, compared
+
+# Claims -------------------------------------------------------------------------------------------
+
+Verdict = Literal["holds", "holds in part", "open", "does not hold"]
+"""Open is a difference that is smaller than the noise."""
+
+WORDS: Final = {
+    "holds": ("holds", "hold"),
+    "holds in part": ("holds in part", "hold in part"),
+    "open": ("is within the noise", "are within the noise"),
+    "does not hold": ("does not hold", "do not hold"),
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A claim of the paper and what was computed of it.
+
+    Attributes:
+        claim: What the paper says, in a few words.
+        computed: What was computed to see.
+        verdict: Whether it holds.
+        how: By how much, or what holds in its place.
+        value: The number behind `how`.
+    """
+
+    claim: str
+    computed: str
+    verdict: Verdict
+    how: str
+    value: float
+
+
+def judged(claim: str, computed: str, value: float, *, most: float, how: str) -> Finding:
+    """A finding that holds if its value, an error or a ratio, is at most `most`.
+
+    >>> judged("2 + 2 = 4", "the difference", 0.0, most=1e-12, how="off by {:.0e}").how
+    'off by 0e+00'
+    """
+    verdict: Verdict = "holds" if value <= most else "does not hold"
+    return Finding(claim, computed, verdict, how.format(value), value)
+
+
+def compared(
+    claim: str, computed: str, gap: float, *, noise: float | None = None, how: str
+) -> Finding:
+    """A finding that holds if the gap is above zero by more than the noise; None: not known.
+
+    >>> compared("a < b", "b − a", 0.01, noise=0.02, how="").verdict
+    'open'
+    """
+    within = noise or 0.0
+    verdict: Verdict = "holds" if gap > within else "open" if gap >= -within else "does not hold"
+    if noise is None and gap == 0:
+        verdict = "does not hold"
+    return Finding(claim, computed, verdict, how, gap)
+
+
+def throughout(claim: str, computed: str, parts: Sequence[Finding], how: str = "") -> Finding:
+    """A claim that is made of several places at once: it holds where it holds in all of them."""
+    told = how or "; ".join(part.how for part in parts)
+    return Finding(claim, computed, overall(parts), told, holding(parts) / len(parts))
+
+
+def holding(findings: Sequence[Finding]) -> int:
+    """How many of the findings hold."""
+    return sum(finding.verdict == "holds" for finding in findings)
+
+
+def overall(findings: Sequence[Finding]) -> Verdict:
+    """What the findings come to: all of them hold, some, none for sure, or none."""
+    verdicts = {finding.verdict for finding in findings}
+    if verdicts == {"holds"}:
+        return "holds"
+    if verdicts & {"holds", "holds in part"}:
+        return "holds in part"
+    return "open" if verdicts == {"open"} else "does not hold"
+
+
+def sentence(findings: Sequence[Finding]) -> str:
+    """The verdict in words: does it hold, and how many of its claims do.
+
+    >>> one = Finding("a", "", "holds", "", 1.0)
+    >>> sentence([one, one]), sentence([Finding("b", "", "does not hold", "", 0.0)])
+    ('holds: 2 of 2 claims hold', 'does not hold at this scale: 1 of 1 claims does not hold')
+    """
+    verdicts = [finding.verdict for finding in findings]
+    parts = [
+        f"{verdicts.count(verdict)} of {len(verdicts)} claims {words[verdicts.count(verdict) > 1]}"
+        for verdict, words in WORDS.items()
+        if verdict in verdicts
+    ]
+    word = overall(findings)
+    head = word if word in ("holds", "holds in part") else "does not hold at this scale"
+    return f"{head}: {', '.join(parts)}"
+
+
+# Quantities over seeds ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -46,6 +143,11 @@ class Measured:
         return f"{self.mean:{spec}}{spread}"
 
 
+Place = TypeVar("Place", int, float)
+Series = Mapping[str, Mapping[Place, Measured]]
+"""Label → where in a sweep, ascending → a quantity."""
+
+
 def _spread(values: Sequence[float]) -> float | None:
     known = len(values) > 1 and all(map(math.isfinite, values))
     return stdev(values) if known else None
@@ -73,9 +175,16 @@ def final(results: Sequence[Result], column: str = "loss") -> Measured:
     return over_seeds(results, (_end(result, column) for result in results))
 
 
+def _end(result: Result, column: str) -> float:
+    values = result["curve"][column]
+    if result["status"] == "finished" and values and finite(values[-1]):
+        return float(values[-1])
+    return -math.inf if column == "accuracy" else math.inf
+
+
 def lowest(results: Sequence[Result]) -> Measured:
     """The lowest validation loss along the way."""
-    known = [[loss for loss in run["curve"]["loss"] if finite(loss)] for run in results]
+    known = [filter(finite, run["curve"]["loss"]) for run in results]
     return over_seeds(results, (min(losses, default=math.inf) for losses in known))
 
 
@@ -87,24 +196,31 @@ def at(results: Sequence[Result], index: int, column: str = "loss") -> Measured:
     )
 
 
-def _end(result: Result, column: str) -> float:
-    values = result["curve"][column]
-    if result["status"] == "finished" and values and finite(values[-1]):
-        return float(values[-1])
-    return -math.inf if column == "accuracy" else math.inf
+def curve_of(results: Sequence[Result], column: str = "loss") -> Curve:
+    """The mean curve over seeds of a column, with the lowest and highest."""
+    return mean_curve(
+        [{**run, "curve": {**run["curve"], "loss": run["curve"][column]}} for run in results]
+    )
+
+
+def share_to(target: float, curve: Curve) -> float | None:
+    """The share of its tokens, or images, after which a curve has reached a loss."""
+    place = reach(curve.units, curve.loss, target) if math.isfinite(target) else None
+    return None if place is None else place / curve.units[-1]
+
+
+# Times --------------------------------------------------------------------------------------------
 
 
 def milliseconds(results: Sequence[Result], *parts: str, per_units: int = 0) -> Measured:
     """The mean time of a step, or of so many units, whole or of some parts of it alone."""
     chosen = parts or ("model", "optimizer", "data")
-    return over_seeds(
-        results,
-        (
-            sum(run["mean_milliseconds"][part] for part in chosen)
-            * (per_units / run["units"] if per_units else 1.0)
-            for run in results
-        ),
+    times = (
+        sum(run["mean_milliseconds"][part] for part in chosen)
+        * (per_units / run["units"] if per_units else 1.0)
+        for run in results
     )
+    return over_seeds(results, times)
 
 
 def at_one_speed(results: Sequence[Result]) -> list[Result]:
@@ -145,18 +261,12 @@ def speeds(results: Sequence[Result]) -> str:
     )
 
 
-def curve_of(results: Sequence[Result], column: str = "loss") -> Curve:
-    """The mean curve over seeds of a column, with the lowest and highest."""
-    return mean_curve(
-        [{**run, "curve": {**run["curve"], "loss": run["curve"][column]}} for run in results]
-    )
+# Which of two is the lower one --------------------------------------------------------------------
 
 
-def share_to(target: float, results: Sequence[Result]) -> float | None:
-    """The share of its tokens, or images, after which the mean curve has reached a loss."""
-    curve = curve_of(results)
-    place = reach(curve.units, curve.loss, target) if math.isfinite(target) else None
-    return None if place is None else place / curve.units[-1]
+def _differences(one: Measured, other: Measured) -> list[float]:
+    """The other less the one, for each seed that both have."""
+    return [other.values[seed] - one.values[seed] for seed in one.values if seed in other.values]
 
 
 def noise(one: Measured, other: Measured) -> float | None:
@@ -165,26 +275,34 @@ def noise(one: Measured, other: Measured) -> float | None:
     >>> noise(Measured({0: 1.0, 1: 2.0}), Measured({0: 1.5, 1: 2.5}))
     0.0
     """
-    return _spread([other.values[seed] - one.values[seed] for seed in _shared(one, other)])
+    return _spread(_differences(one, other))
+
+
+def usual_noise(series: Series[Place]) -> float | None:
+    """What a difference between single runs has to exceed: the noise where there are seeds."""
+    known = [
+        noise(one[place], other[place])
+        for one, other in combinations(series.values(), 2)
+        for place in one
+        if place in other
+    ]
+    return max((value for value in known if value is not None), default=None)
 
 
 def gap(one: Measured, other: Measured) -> float:
-    """By how much the other is above the one, over the seeds that both have."""
-    seeds = _shared(one, other)
-    if not seeds:
-        return other.mean - one.mean
-    return fmean(other.values[seed] - one.values[seed] for seed in seeds)
+    """By how much the other is above the one, over the seeds that both have.
 
-
-def _shared(one: Measured, other: Measured) -> list[int]:
-    return [seed for seed in one.values if seed in other.values]
+    Where a run diverged it is infinite, and NaN where each of them is ahead for some seed.
+    """
+    differences = _differences(one, other) or [other.mean - one.mean]
+    return fmean(differences) if all(map(math.isfinite, differences)) else sum(differences)
 
 
 def below(
-    claim: str,
-    computed: str,
     one: Measured,
     other: Measured,
+    claim: str = "",
+    computed: str = "",
     *,
     spread: float | None = None,
     spec: str = ".3f",
@@ -192,10 +310,10 @@ def below(
     """The finding that one is lower than the other by more than the noise.
 
     Args:
-        claim: What the paper says.
-        computed: What the numbers are.
         one: The one that is to be lower.
         other: The one that is to be higher.
+        claim: What the paper says; without, the finding is a part of one.
+        computed: What the numbers are.
         spread: For two that share one seed: the noise of something like them.
         spec: How to write them.
     """

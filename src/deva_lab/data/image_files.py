@@ -1,8 +1,7 @@
-"""Folders and archives of images: a folder a class, inside train/ and val/ or cut by a hash."""
+"""Images out of files: scikit-learn's digits, CIFAR-10 in two wrappings, folders and archives."""
 
 from __future__ import annotations
 
-import hashlib
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
@@ -12,27 +11,123 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..digests import is_whole, sealing
+from ..digests import file_digests, is_whole, number_of, sealing
 from ..errors import UsageError
-from .cache import cache_folder
-from .decoding import (
+from . import Report, cache_folder
+from .image_set import (
     SHOWN_SIDE,
     SMALL_SIDE,
-    STORED_SIDE,
     Encoded,
-    Form,
+    Images,
+    Labelled,
     LazyImages,
     decode_all,
     form_of,
+    images_of,
     side_of,
 )
-from .image_set import Images, Labelled, Report, images_of
+
+# Digits -------------------------------------------------------------------------------------------
+
+DIGITS_HELD_OUT: Final = 5  # one in so many is for validation, of each digit
+
+
+def digits() -> Images:
+    """The 1797 handwritten digits that scikit-learn brings along, 1 × 8 × 8, values up to 16.
+
+    A digit may be read from its mirror image or not at all, so it is not flipped, and with so few
+    pixels is shifted by one at the most.
+    """
+    from sklearn.datasets import load_digits  # type: ignore[import-untyped]
+
+    data = load_digits()
+    pixels = torch.from_numpy(data.images.astype(np.uint8))[:, None]  # (n, 1, 8, 8)
+    labels = torch.from_numpy(data.target.astype(np.int64))
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+    held = torch.zeros(len(labels), dtype=torch.bool)
+    for label in range(10):
+        held[order[labels[order] == label][::DIGITS_HELD_OUT]] = True
+    train, validation = (Labelled(pixels[side], labels[side]) for side in (~held, held))
+    return images_of("digits", train, validation, classes=10, side=8, padding=1, flip=False)
+
+
+# CIFAR-10 -----------------------------------------------------------------------------------------
+
+CIFAR_SIDE: Final = 32
+CIFAR_CLASSES: Final = 10
+RECORD: Final = 1 + 3 * CIFAR_SIDE**2  # bytes of an image in the binary format: its label first
+TEST_FILE: Final = "test_batch.bin"
+TILES: Final = ("train10000", "test2000")
+
+
+def cifar_files(folder: Path) -> tuple[list[Path], Path] | None:
+    """The files of CIFAR-10's binary format in a folder, for training and validation, if any.
+
+    Raises:
+        UsageError: If there are files for training only, or one is cut off.
+    """
+    train, test = sorted(folder.glob("data_batch_*.bin")), folder / TEST_FILE
+    if not train:
+        return None
+    if not test.is_file():
+        raise UsageError(f"{folder} has {train[0].name} but no {TEST_FILE}")
+    for path in (*train, test):
+        size = path.stat().st_size
+        if size == 0 or size % RECORD:
+            raise UsageError(f"{path} must be of records of {RECORD} bytes, got {size} bytes")
+    return train, test
+
+
+def cifar_binary(name: str, train: list[Path], test: Path) -> Images:
+    """CIFAR-10 from the files of its binary format."""
+    sides = (_records(files) for files in (train, [test]))
+    return images_of(name, *sides, classes=CIFAR_CLASSES, side=CIFAR_SIDE)
+
+
+def _records(files: list[Path]) -> Labelled:
+    """The images and labels of files of records: a label, then the red, green and blue plane."""
+    data = np.concatenate([np.fromfile(path, np.uint8) for path in files]).reshape(-1, RECORD)
+    labels = torch.from_numpy(data[:, 0].astype(np.int64))
+    if int(labels.max()) >= CIFAR_CLASSES:
+        raise UsageError(
+            f"{files[0].parent}: labels must be below {CIFAR_CLASSES}, got {int(labels.max())}"
+        )
+    planes = np.ascontiguousarray(data[:, 1:]).reshape(-1, 3, CIFAR_SIDE, CIFAR_SIDE)
+    return Labelled(torch.from_numpy(planes), labels)
+
+
+def check_tiles(folder: Path) -> None:
+    """Raises UsageError for a file that a folder of tiled images lacks."""
+    for name in (f"{stem}{suffix}" for stem in TILES for suffix in (".webp", ".labels.u8")):
+        if not (folder / name).is_file():
+            raise UsageError(f"cifar10-small needs the file {name} in {folder}")
+
+
+def cifar_tiles(name: str, folder: Path) -> Images:
+    """CIFAR-10 from two large pictures whose tiles are the images, row by row."""
+    sides = (_tiles(folder, stem) for stem in TILES)
+    return images_of(name, *sides, classes=CIFAR_CLASSES, side=CIFAR_SIDE)
+
+
+def _tiles(folder: Path, stem: str) -> Labelled:
+    from PIL import Image
+
+    with Image.open(folder / f"{stem}.webp") as image:
+        sheet = torch.from_numpy(np.array(image.convert("RGB")))  # (rows · 32, columns · 32, 3)
+    tiles = sheet.unfold(0, CIFAR_SIDE, CIFAR_SIDE).unfold(1, CIFAR_SIDE, CIFAR_SIDE)
+    pixels = tiles.flatten(0, 1).contiguous()  # of (rows, columns, 3, 32, 32)
+    labels = torch.from_numpy(np.fromfile(folder / f"{stem}.labels.u8", np.uint8).astype(np.int64))
+    if len(labels) != len(pixels):
+        raise UsageError(f"{folder / stem} has {len(pixels)} tiles but {len(labels)} labels")
+    return Labelled(pixels, labels)
+
+
+# A folder a class, inside train/ and val/ or cut by a hash ----------------------------------------
 
 SUFFIXES: Final = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 VALIDATION_FOLDERS: Final = ("val", "valid", "validation", "test")
 ANNOTATIONS: Final = "val/val_annotations.txt"  # Tiny ImageNet: a line a file, its class second
 HELD_OUT: Final = 10  # one image in so many is for validation where the folders do not say it
-
 KEPT: Final = ("train", "train_labels", "validation", "validation_labels", "classes")
 
 Item = tuple[str, str]  # (path, class)
@@ -64,36 +159,22 @@ def list_images(paths: Iterable[str], annotations: str = "") -> Listing:
         UsageError: If one side has no image, or validation has a class that training has not.
     """
     parts = [PurePosixPath(path).parts for path in sorted(paths)]
-    train = _items(parts, "train")
+    train, validation = _items(parts, "train"), list[Item]()
     if train:
+        told = dict(line.split("\t")[:2] for line in annotations.splitlines() if "\t" in line)
         sides = (_items(parts, folder) for folder in VALIDATION_FOLDERS)
-        validation = _annotated(next(filter(None, sides), []), annotations)
+        found = next(filter(None, sides), [])
+        validation = [(path, told.get(PurePosixPath(path).name, name)) for path, name in found]
     else:
-        train, validation = [("/".join(p), p[0]) for p in parts if len(p) > 1], []
+        train = [("/".join(p), p[0]) for p in parts if len(p) > 1]
     if not validation:
-        train, validation = _cut(train)
+        validation = [item for item in train if number_of(item[0]) % HELD_OUT == 0]
+        train = [item for item in train if number_of(item[0]) % HELD_OUT]
     return _checked(Listing(sorted({name for _, name in train}), train, validation))
 
 
 def _items(parts: list[tuple[str, ...]], folder: str) -> list[Item]:
     return [("/".join(p), p[1]) for p in parts if p[0] == folder and len(p) > 2]
-
-
-def _annotated(items: list[Item], annotations: str) -> list[Item]:
-    """The items with the classes that the annotations give to their files."""
-    told = dict(line.split("\t")[:2] for line in annotations.splitlines() if "\t" in line)
-    return [(path, told.get(PurePosixPath(path).name, name)) for path, name in items]
-
-
-def _cut(items: list[Item]) -> tuple[list[Item], list[Item]]:
-    """The items for training and those for validation, by a hash of the path."""
-    held = [_number(path) % HELD_OUT == 0 for path, _ in items]
-    train = [item for item, out in zip(items, held, strict=True) if not out]
-    return train, [item for item, out in zip(items, held, strict=True) if out]
-
-
-def _number(path: str) -> int:
-    return int.from_bytes(hashlib.blake2b(path.encode(), digest_size=8).digest(), "big")
 
 
 def _checked(listing: Listing) -> Listing:
@@ -111,9 +192,6 @@ def _checked(listing: Listing) -> Listing:
     return listing
 
 
-# --- Folders -------------------------------------------------------------------------------------
-
-
 def is_image(path: str | Path) -> bool:
     """Whether this is the name of an image file."""
     return str(path).lower().endswith(SUFFIXES)
@@ -121,75 +199,62 @@ def is_image(path: str | Path) -> bool:
 
 def folder_images(folder: Path, *, report: Report) -> Images:
     """The images of a folder: small ones in memory, larger ones decoded when asked for."""
+
+    def read(items: Sequence[Item]) -> list[Encoded]:
+        return [Encoded(path, (folder / path).read_bytes()) for path, _ in items]
+
     files = (path for path in folder.rglob("*") if is_image(path))
     annotations = folder / ANNOTATIONS
     listing = list_images(
         (path.relative_to(folder).as_posix() for path in files),
         annotations.read_text("utf-8") if annotations.is_file() else "",
     )
-    read = _reader(folder)
     if side_of(read(listing.train[:1])[0]) > SMALL_SIDE:
         return _lazy_images(folder.name, listing, read)
     report(f"decoding the images of {folder}")
     return _small_images(folder.name, listing, read)
 
 
-def _reader(folder: Path) -> Read:
-    def read(items: Sequence[Item]) -> list[Encoded]:
-        return [Encoded(path, (folder / path).read_bytes()) for path, _ in items]
-
-    return read
-
-
 def _lazy_images(name: str, listing: Listing, read: Read) -> Images:
     """Images of which a crop is shown, in colour whatever they are."""
 
     def side(items: list[Item]) -> Labelled:
-        form = Form(STORED_SIDE, "RGB")
-        pixels = LazyImages(lambda picks: read([items[i] for i in picks]), len(items), form)
+        pixels = LazyImages(lambda picks: read([items[i] for i in picks]), len(items))
         return Labelled(pixels, listing.labels(items))
 
-    classes = len(listing.classes)
     sides = side(listing.train), side(listing.validation)
-    return images_of(name, *sides, classes=classes, side=SHOWN_SIDE, padding=0)
+    return images_of(name, *sides, classes=len(listing.classes), side=SHOWN_SIDE, padding=0)
 
 
 def _small_images(name: str, listing: Listing, read: Read) -> Images:
     """Images that are held in memory, all brought to the form of the training images."""
-    train, validation = read(listing.train), read(listing.validation)
+    train = read(listing.train)
     form = form_of(train)
-    return images_of(
-        name,
-        Labelled(decode_all(train, form), listing.labels(listing.train)),
-        Labelled(decode_all(validation, form), listing.labels(listing.validation)),
-        classes=len(listing.classes),
-        side=form.side,
+    sides = (
+        Labelled(decode_all(files, form), listing.labels(items))
+        for files, items in ((train, listing.train), (read(listing.validation), listing.validation))
     )
-
-
-# --- Archives ------------------------------------------------------------------------------------
+    return images_of(name, *sides, classes=len(listing.classes), side=form.side)
 
 
 def archive_images(path: Path, name: str, *, cache: Path | None, report: Report) -> Images:
     """The images of a tar archive, decoded once and kept in the cache by a hash of its content."""
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    kept = cache_folder(cache) / f"images-2-{digest[:32]}.npz"  # 2: of this layout
+    folder = cache_folder(cache)
+    (digest,) = file_digests([path], folder)
+    kept = folder / f"images-3-{digest.hex()}.npz"  # 3: of this layout
     if not is_whole(kept):
         again = f": {kept} was there and is damaged" if kept.exists() else ""
         report(f"decoding the images of {path}{again}")
-        _keep(_small_images(name, *_unpacked(path)), kept)
+        images = _small_images(name, *_unpacked(path))
+        arrays: dict[str, Any] = {key: np.asarray(getattr(images, key)) for key in KEPT}
+        with sealing(kept) as file:
+            np.savez(file, **arrays)
     with np.load(kept) as arrays:
         train, train_labels, validation, validation_labels, classes = (
             torch.from_numpy(arrays[key]) for key in KEPT
         )
     sides = Labelled(train, train_labels), Labelled(validation, validation_labels)
     return images_of(name, *sides, classes=int(classes), side=train.shape[-1])
-
-
-def _keep(images: Images, path: Path) -> None:
-    arrays: dict[str, Any] = {key: np.asarray(getattr(images, key)) for key in KEPT}
-    with sealing(path) as file:
-        np.savez(file, **arrays)
 
 
 def _unpacked(path: Path) -> tuple[Listing, Read]:

@@ -1,0 +1,429 @@
+"""`table-cost`, `table-hyper` and `table-methods`: the paper's tables that need no training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from deva_optim import METHODS
+
+from ..bench.flops import count_flops
+from ..bench.memory import state_bytes
+from ..bench.settings import Settings
+from ..bench.subjects import SUBJECTS
+from ..entrants import Entrant
+from ..models.gpt import GPT, SIZES
+from ..settings import RunSettings
+from . import runs
+from .experiment import Say, Shown, markdown_table, parameters, shown, units
+from .measures import Finding, judged
+from .printed import PRINTED
+
+# Memory and FLOPs of a step, by formula, counted and measured -------------------------------------
+#
+#     n, m  the sides of a matrix, s the shorter and l the longer
+#     k     steps between two refreshes of a basis
+#
+# The paper's table has its columns swapped. Put right, it counts weight, gradient and moments, one
+# square matrix a side, and of the products those with one side. A basis needs two square matrices
+# for a side (L and Q_L, R and Q_R), and with both sides every product costs n m² beside n² m.
+# Formulas are for sides below 512; from there on covariances compute half of a symmetric product.
+
+
+def msign_flops(n: int, m: int) -> float:
+    """Five steps: 5 (4 s² l + 2 s³), or 4 s² l + 34 s³ on the Gram matrix of a rectangle."""
+    s, l = sorted((n, m))
+    return 4 * s * s * l + 34 * s**3 if l > 1.5 * s else 5 * (4 * s * s * l + 2 * s**3)
+
+
+def rotation_flops(n: int, m: int) -> float:
+    """One of the pairs of products of a two-sided method: 2 (n² m + n m²)."""
+    return 2 * (n * n * m + n * m * m)
+
+
+def refresh_flops(n: int) -> float:
+    """L Q, and Q of its QR: 2 n³ + 8/3 n³."""
+    return 2 * n**3 + 2 * (2 * n**3 - 2 * n**3 // 3)
+
+
+def _both(n: int, m: int, k: int) -> float:
+    """Projection, restoring and covariances, and the refresh."""
+    return 3 * rotation_flops(n, m) + (refresh_flops(n) + refresh_flops(m)) / k
+
+
+def _deva(n: int, m: int, k: int) -> float:
+    return _both(n, m, k) + msign_flops(n, m) + 2 * n * m  # r cᵀ
+
+
+def _short(n: int, m: int, k: int) -> float:
+    if n == m:
+        return _deva(n, m, k)
+    s, l = sorted((n, m))
+    return 3 * 2 * s * s * l + refresh_flops(s) / k + msign_flops(n, m) + 2 * n * m
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The cost of a method.
+
+    Attributes:
+        name: Of the method.
+        words: FLOPs of a step in words.
+        flops: The same in numbers: n, m, k → FLOPs, refreshes in their share.
+        paper: Memory and FLOPs as the paper's table has them, each under its right name.
+    """
+
+    name: str
+    words: str
+    flops: Callable[[int, int, int], float]
+    paper: tuple[str, str] = ("–", "–")
+
+
+_ROTATIONS: Final = "6(n²m + nm²) + 14/3 (n³ + m³)/k"
+COSTS: Final = {
+    "muon": Cost("Muon", "msign", lambda n, m, k: msign_flops(n, m), ("O(3nm)", "O(5nm²)")),
+    "adamuon": Cost("AdaMuon", "msign", lambda n, m, k: msign_flops(n, m)),
+    "soap": Cost(
+        "SOAP",
+        f"{_ROTATIONS} + 4(n²m + nm²)/k",
+        lambda n, m, k: _both(n, m, k) + 2 * rotation_flops(n, m) / k,  # M turns at a refresh
+        ("O(n² + m² + 4nm)", "O(n²m + (n³ + m³)/k)"),
+    ),
+    "deva-both": Cost(
+        "DeVA-S∞",
+        f"{_ROTATIONS} + msign + 2nm",
+        _deva,
+        ("O(n² + m² + 4nm)", "O(n²m + 5nm² + (n³ + m³)/k)"),
+    ),
+    "deva-short": Cost(
+        "DeVA-S∞, short side", "6s²l + 14/3 s³/k + msign + 2nm, or as above", _short
+    ),
+    "deva-factored": Cost(
+        "DeVA-S∞, factored",
+        f"{_ROTATIONS} + msign",
+        lambda n, m, k: _both(n, m, k) + msign_flops(n, m),
+    ),
+    "deva-instantaneous": Cost(
+        "DeVA-S∞, instantaneous",
+        "8(n²m + nm²) + 14/3 (n³ + m³)/k + msign + 2nm",
+        lambda n, m, k: _deva(n, m, k) + rotation_flops(n, m),
+    ),
+    "shampoo": Cost(
+        "Shampoo",
+        "4(n²m + nm²) + 11(n³ + m³)/k",
+        lambda n, m, k: 2 * rotation_flops(n, m) + 11 * (n**3 + m**3) / k,
+    ),
+    "splus": Cost(
+        "SPlus",
+        "6(n²m + nm²) + 9(n³ + m³)/k",
+        lambda n, m, k: 3 * rotation_flops(n, m) + 9 * (n**3 + m**3) / k,
+    ),
+    "adamw": Cost("AdamW", "no products", lambda n, m, k: 0.0),
+    "deva-linf": Cost("DeVA-ℓ∞", "no products", lambda n, m, k: 0.0),
+}
+FORMULAS_NOTE: Final = (
+    "msign is 20s²l + 10s³, or 4s²l + 34s³ where l > 1.5 s; s and l are the short and the long "
+    "side, k is `refresh_every`. The paper's memory counts weight and gradient too."
+)
+
+
+def measure_cost(name: str, shape: tuple[int, int], k: int) -> dict[str, Any]:
+    """FLOPs of a step, counted over a whole period of refreshes, and bytes of the state."""
+    torch.manual_seed(0)
+    subject = SUBJECTS[name]
+    weight = torch.nn.Parameter(torch.randn(shape))
+    optimizer = subject.build([weight], Settings(refresh_every=k, steps=k))
+
+    def steps(number: int) -> None:
+        for _ in range(number):
+            weight.grad = torch.randn(shape)
+            optimizer.step()
+
+    steps(1)  # the first basis is chosen once
+    return {
+        "shape": list(shape),
+        "formula_flops": COSTS[name].flops(*shape, k),
+        "counted_flops": count_flops(lambda: steps(k)).total / k,
+        "formula_bytes": subject.state.bytes([shape]),
+        "measured_bytes": state_bytes(optimizer),
+    }
+
+
+def compute_cost(settings: Mapping[str, Any], say: Say) -> dict[str, Any]:
+    """Every method on every shape."""
+    k, found = settings["refresh_every"], {}
+    for name, cost in COSTS.items():
+        found[name] = [measure_cost(name, (n, m), k) for n, m in settings["shapes"]]
+        say(cost.name)
+    return {"methods": found, "refresh_every": k}
+
+
+def show_cost(results: Mapping[str, Any], folder: Path) -> Shown:
+    """The formulas beside the paper's, and the numbers beside the formulas."""
+    methods = results["methods"]
+    exact = all(
+        math.isclose(row["formula_flops"], row["counted_flops"], rel_tol=1e-12)
+        and row["formula_bytes"] == row["measured_bytes"]
+        for rows in methods.values()
+        for row in rows
+    )
+    same = "every formula is what was counted and measured" if exact else "a formula is off"
+    formulas = [
+        (cost.name, cost.paper[0], SUBJECTS[name].state.formula, cost.paper[1], cost.words)
+        for name, cost in COSTS.items()
+    ]
+    head = ("", "memory, the paper", "state, here", "FLOPs, the paper", "FLOPs of a step, here")
+    texts = [markdown_table(head, formulas), FORMULAS_NOTE, _numbers(methods)]
+    return Shown(
+        "\n\n".join(texts),
+        f"holds in part: {same}",
+        why="The authors' own table: its columns for memory and FLOPs are swapped, and they leave "
+        "out the bases and the products of the second side.",
+    )
+
+
+def _numbers(methods: Mapping[str, Any]) -> str:
+    rows = []
+    for name, found in methods.items():
+        for row, muon in zip(found, methods["muon"], strict=True):
+            n, m = row["shape"]
+            ratio = row["counted_flops"] / muon["counted_flops"]
+            rows.append((COSTS[name].name, f"{n}×{m}", f"{row['counted_flops'] / 1e6:.1f}",
+                         f"{row['formula_flops'] / 1e6:.1f}", f"{ratio:.2f}",
+                         f"{row['measured_bytes']:,}", f"{row['formula_bytes']:,}"))  # fmt: skip
+    head = ("", "shape", "MFLOP a step, counted", "by formula", "over Muon's",
+            "bytes of state, measured", "by formula")  # fmt: skip
+    return markdown_table(head, rows)
+
+
+# Hyper-parameters: the paper's beside those that `--scale paper` runs with -----------------------
+#
+# Ours are read from optimizers that are built as a run would build them. A hyper-parameter that a
+# method has no use for is in the paper's table all the same, and compared with nothing here.
+
+Row = tuple[Any, ...]  # in the order of the head of the paper's table
+USED: Final = {
+    "adamw": ("β₁", "β₂", "ε"),
+    "lion": ("β₁", "β₂"),
+    "signum": ("β₁",),
+    "deva-linf": ("β₁", "β₂", "ε", "Nesterov"),
+    "muon": ("β₁", "Nesterov"),
+    "adamuon": ("β₁", "β₂", "ε", "Nesterov"),
+    "soap": ("β₁", "β₂", "β₃", "ε", "refresh"),
+    "deva-sinf": ("β₁", "β₂", "β₃", "ε", "refresh", "Nesterov"),
+}
+"""What a method has a use for beside rate, decay and batch, by the name of its entrant."""
+HYPER: Final = PRINTED["table-hyper"]
+WITHIN: Final = {"NanoGPT": (274e6, 276e6)}  # parameters, where the paper's text has them
+HYPER_NOTE: Final = (
+    "A dash is a hyper-parameter that the method has no use for; in brackets what the paper has "
+    "there. Lion's Nesterov momentum is its own rule; ε is relative for DeVA-S∞, see "
+    "docs/decisions.md."
+)
+
+
+def hyper_runs() -> dict[str, dict[str, RunSettings]]:
+    """Title of a table → the paper's name of a method → a run of it at the paper's scale."""
+    text = runs.figure_runs("paper", runs.text_data("paper"))
+    vit = runs.vit_runs("paper", runs.vit_data("paper"))
+    cifar = runs.cifar_runs("paper", runs.cifar_data("paper"))
+    of_text = {**runs.NAMES, runs.ADAM: "Adam"}
+    of_vit = {label: runs.IMAGE_NAMES[m] for m, label in runs.IMAGENET.items()}
+    of_cifar = {label: runs.IMAGE_NAMES[m] for m, label in (runs.VECTOR | runs.MATRIX).items()}
+    return {
+        "NanoGPT": {of_text[r.optimizer]: r for r in text if r.optimizer != runs.UNSIGNED},
+        "ViT-L/16": {of_vit[r.optimizer]: r for r in vit},
+        "ResNet-20": {
+            of_cifar[r.optimizer]: r
+            for r in cifar
+            if r.lr == HYPER["ResNet-20"][of_cifar[r.optimizer]][0]
+        },
+    }
+
+
+def read_hyper(run: RunSettings) -> dict[str, Any]:
+    """The hyper-parameters of a run that its method has a use for."""
+    entrant = Entrant.parse(run.optimizer)
+    optimizer = entrant.build(GPT(SIZES["tiny"], 16), run.lr)
+    group = next(group for group in optimizer.param_groups if group["role"] == "matrix")
+    betas = (*group.get("betas", [group.get("momentum")]), *[0.0] * 3)
+    found = {
+        "lr": group["lr"],
+        "decay": group["weight_decay"],
+        "batch": units(run) // run.steps,
+        "β₁": betas[0],
+        "β₂": betas[1],
+        "β₃": betas[2],
+        "ε": group["eps"],
+        "refresh": group["refresh_every"],
+        "Nesterov": group["nesterov"],
+    }
+    return {key: found[key] for key in ("lr", "decay", "batch", *USED[entrant.name])}
+
+
+def compute_hyper(settings: Mapping[str, Any], say: Say) -> dict[str, Any]:
+    """Title → the hyper-parameters of each method, and the size and length of its runs."""
+    found = {}
+    for title, table in hyper_runs().items():
+        first = next(iter(table.values()))
+        found[title] = {
+            "methods": {name: read_hyper(run) for name, run in table.items()},
+            "parameters": parameters(first),
+            "units": units(first),
+        }
+    return found
+
+
+def show_hyper(results: Mapping[str, Any], folder: Path) -> Shown:
+    """The tables, each cell ours, with the paper's where it differs."""
+    parts, findings = [], []
+    for title, table in results.items():
+        parts += [f"## {title}", _hyper_table(table["methods"], HYPER[title])]
+        findings.append(_agree(title, table["methods"]))
+        if title in WITHIN:
+            (low, high), number = WITHIN[title], table["parameters"]
+            claim = f"{title}: the model has {low / 1e6:.0f} to {high / 1e6:.0f} M parameters"
+            outside = max(low - number, number - high, 0)
+            how = f"{number:,}"
+            findings.append(judged(claim, "parameters, counted", outside, most=0, how=how))
+    return shown(*parts, findings, HYPER_NOTE)
+
+
+def _agree(title: str, methods: Mapping[str, Any]) -> Finding:
+    number, other = 0, []
+    for name, row in methods.items():
+        printed = dict(zip(HYPER[title][""], HYPER[title][name], strict=True))
+        number += len(row)
+        other += [f"{name} {k}: {v} for {printed[k]}" for k, v in row.items() if v != printed[k]]
+    return judged(
+        f"{title}: the hyper-parameters of {len(methods)} optimizers",
+        "values that differ from the paper's table",
+        float(len(other)),
+        most=0,
+        how="; ".join(other) or f"all {number} agree",
+    )
+
+
+def _hyper_table(methods: Mapping[str, Any], printed: Mapping[str, Row]) -> str:
+    rows = []
+    for index, key in enumerate(printed[""]):
+        cells = (_cell(row, key, printed[name][index]) for name, row in methods.items())
+        rows.append((key, *cells))
+    return markdown_table(("", *methods), rows)
+
+
+def _cell(row: Mapping[str, Any], key: str, printed: Any) -> str:
+    ours = _text(row[key]) if key in row else "–"
+    return ours if row.get(key) == printed else f"{ours} ({_text(printed)})"
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "–" if value is None else f"{value:g}" if isinstance(value, float) else f"{value:,}"
+
+
+# Special instances: bases, adaptations and preconditioners of the methods ------------------------
+#
+#     G     n×m  a gradient, the only sample: E[·] is the value itself
+#     L, R       G Gᵀ and Gᵀ G
+
+ROWS: Final = {
+    "Adam": "adamw",
+    "Shampoo": "shampoo-ungrafted",
+    "SOAP": "soap",
+    "SPlus": "splus",
+    "DeVA-S∞": "deva-sinf",
+}
+"""The paper's name → ours; the paper's Shampoo is not grafted."""
+REPAIRED: Final = "DeVA-S∞ with both factors under the root"
+ROUNDING: Final = 1e-10  # float64, roots of matrices with singular values from 1 to 10
+
+
+def _power(C: Tensor, p: float) -> Tensor:
+    """C^p of a positive definite C."""
+    λ, Q = torch.linalg.eigh(C)
+    root: Tensor = (Q * λ**p) @ Q.mT
+    return root
+
+
+def _sides(G: Tensor, left: float, right: float) -> Tensor:
+    """(L^−left ⊗ R^−right) vec(G), the vec that reads by rows: L^−left G R^−right."""
+    return _power(G @ G.mT, -left) @ G @ _power(G.mT @ G, -right)
+
+
+UPDATES: Final[dict[str, Callable[[Tensor], Tensor]]] = {
+    "Adam": lambda G: G / G.square().sqrt(),
+    "Shampoo": lambda G: _sides(G, 1 / 4, 1 / 4),
+    "SOAP": lambda G: (G @ G.mT).trace().sqrt() * _sides(G, 1 / 2, 1 / 2),
+    "SPlus": lambda G: _sides(G, 1 / 4, 1 / 4),
+    "DeVA-S∞": lambda G: _sides(G, 1 / 8, 1 / 4),  # as printed: ((L^½ ⊗ R)^½)^−½
+    REPAIRED: lambda G: _sides(G, 1 / 4, 1 / 4),
+}
+"""M⁻¹ G by the preconditioner of the paper's table."""
+
+
+def compute_methods(settings: Mapping[str, Any], say: Say) -> dict[str, Any]:
+    """Bases and adaptations of our methods, and how the updates of the paper's table scale."""
+    generator = torch.Generator().manual_seed(0)
+    U, V = (
+        torch.linalg.qr(torch.randn(4, 4, generator=generator, dtype=torch.float64)).Q
+        for _ in range(2)
+    )
+    G = U @ torch.diag(torch.linspace(1, 10, 4, dtype=torch.float64)) @ V.mT
+    changes = {name: update(10 * G) - update(G) for name, update in UPDATES.items()}
+    return {
+        "methods": {name: list(_method(ours)) for name, ours in ROWS.items()},
+        "scaling": {
+            name: float(change.norm() / UPDATES[name](G).norm()) for name, change in changes.items()
+        },
+    }
+
+
+def _method(name: str) -> tuple[str, bool]:
+    """The eigenbases and whether there is a variance adaptation."""
+    method = METHODS[name]
+    rotates = method.basis is not None and method.basis.keeps == "basis"
+    return "Q_L, Q_R" if rotates else "I", method.adaptation is not None
+
+
+def show_methods(results: Mapping[str, Any], folder: Path) -> Shown:
+    """Both tables, and which of the printed preconditioners lose the scale of the gradient."""
+    printed, ours = PRINTED["table-methods"], results["methods"]
+    adapted = {True: "yes", False: "none"}
+    rows = [
+        (name, f"{printed[name][0]}; {basis}", f"{adapted[printed[name][1]]}; {adapted[adapts]}")
+        for name, (basis, adapts) in ours.items()
+    ]
+    other = [name for name in printed if tuple(ours[name]) != tuple(printed[name])]
+    same = judged(
+        "each method has these eigenbases, and a variance adaptation or none",
+        "rows of METHODS that differ",
+        float(len(other)),
+        most=0,
+        how=", ".join(other) or f"all {len(printed)} agree",
+    )
+    invariant = [
+        judged(
+            f"{name}: M⁻¹ G does not depend on the scale of G",
+            "relative change when G is ten times as large, 4 × 4, one sample",
+            change,
+            most=ROUNDING,
+            how="{:.1g}",
+        )
+        for name, change in results["scaling"].items()
+    ]
+    head = ("the paper; here", "eigenbases", "variance adaptation")
+    return shown(
+        markdown_table(head, rows),
+        [same, *invariant],
+        why="The authors' own table: with the preconditioner that it prints for DeVA-S∞ the update "
+        "grows with the fourth root of the gradient's scale, and with both factors under the root, "
+        "as in its derivation, it does not.",
+    )
