@@ -67,11 +67,11 @@ class Comparison(Summary):
 
     def page(self) -> str:
         """The page as HTML."""
-        return report.render(self, command=self.command, title=self.title)
+        return report.page(self, command=self.command, title=self.title)
 
     def write(self, folder: Path) -> Path:
         """The path of the page; beside it are curves.svg and curves.png."""
-        charts.draw_curves(self, folder)
+        charts.write_figure(self, folder)
         return self.report(folder / "report.html")
 
     def _repr_html_(self) -> str:
