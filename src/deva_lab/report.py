@@ -46,6 +46,11 @@ def page(summary: Summary, *, command: str, title: str | None = None) -> str:
             for quantity in QUANTITIES
             if quantity.key in summary.telemetry
         ],
+        recorded=[
+            (summary.looks[row.label], "")
+            for row in summary.rows
+            if any(row.label in of for of in summary.telemetry.values())
+        ],
         parts_of_a_step=PARTS,
         times=_shares([_time_bar(row) for row in timed]),
         states=_shares([_state_bar(row) for row in summary.rows]),

@@ -36,7 +36,7 @@ QUANTITIES: Final = (
         ("drift_left", "drift_right"),
     ),
     Quantity("msign", "Error of msign", "‖O Oᵀ − I‖ / √r of the matrix sign.", ("msign_error",)),
-    Quantity("skipped", "Steps skipped", "So far, because a gradient was not finite.", ("skipped",)),
+    Quantity("skipped", "Steps skipped", "So far: a gradient was not finite.", ("skipped",)),
 )
 
 

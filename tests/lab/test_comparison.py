@@ -4,7 +4,11 @@ import pytest
 
 from deva_lab import summary
 from deva_lab.comparison import Comparison
+from deva_lab.entrants import Entrant
 from deva_lab.errors import UsageError
+from deva_lab.plan import Request, plan
+from deva_lab.tasks import make_task
+from deva_lab.training import train
 from lab.made_results import comparison, result
 
 FAILED = {**result("muon", loss=[]), "status": "failed", "error": "RuntimeError: <no> memory"}
@@ -55,3 +59,17 @@ def test_results_are_looked_at_once(tmp_path, monkeypatch):
 
 
 mean = summary.mean_curve
+
+
+def test_telemetry_of_a_real_comparison_is_on_the_page(tmp_path):
+    entrants = tuple(map(Entrant.parse, ("deva-sinf", "muon", "torch-adamw")))
+    runs = plan(Request(entrants, task="mlp", size="tiny", steps=4, telemetry=2))
+    assert [run.telemetry for run in runs] == [(2, 4), (2, 4), ()]  # PyTorch's has none
+    results = [train(run, make_task(run, report=print)) for run in runs]
+    found = Comparison(results)
+    assert list(found.telemetry) == ["update", "gamma", "drift", "msign"]
+    assert list(found.telemetry["update"]) == ["deva-sinf", "muon"]
+    assert found.telemetry["update"]["muon"].x == [2, 4]
+    assert "Norm of Γ" in found.page()
+    with pytest.raises(UsageError, match="--telemetry is a number of steps, at least 1, got 0"):
+        plan(Request(entrants, task="mlp", size="tiny", steps=4, telemetry=0))

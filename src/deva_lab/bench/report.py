@@ -126,15 +126,9 @@ def listing() -> str:
     """All shape sets and all subjects."""
     sets = [(name, model.about) for name, model in SETS.items()]
     subjects = [(s.name, s.kind, f"({s.missing})" * bool(s.missing)) for s in SUBJECTS.values()]
-    return "\n".join(
-        [
-            "Shape sets (NAME:2 takes two blocks, gpt-WIDTH is one block of any width)",
-            aligned((), sets, left=(0, 1)),
-            "",
-            "Subjects",
-            aligned((), subjects, left=(0, 1, 2)),
-        ]
-    )
+    head = "Shape sets (NAME:2 takes two blocks, gpt-WIDTH is one block of any width)"
+    tables = aligned((), sets, left=(0, 1)), aligned((), subjects, left=(0, 1, 2))
+    return f"{head}\n{tables[0]}\n\nSubjects\n{tables[1]}"
 
 
 def document(found: Sequence[SetResult], settings: Settings) -> dict[str, Any]:
@@ -163,15 +157,10 @@ def _set(one: SetResult, settings: Settings) -> dict[str, Any]:
 
 def _plain(r: Result, one: SetResult, settings: Settings) -> dict[str, Any]:
     """A result with what follows from it."""
-    timing = r.timing
+    measured = ("median", "quartiles", "mean", "worst", "first", "phases")
     return {
         **asdict(r),
-        "median": timing.median,
-        "quartiles": timing.quartiles,
-        "mean": timing.mean,
-        "worst": timing.worst,
-        "first": timing.first,
-        "phases": timing.phases,
+        **{name: getattr(r.timing, name) for name in measured},
         "ratios": one.ratios(r.name, settings.baseline),
         "temporary": r.temporary,
         "products_share": r.products_share,
