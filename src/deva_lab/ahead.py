@@ -1,12 +1,35 @@
-"""The next batch, made while the last one is used."""
+"""The next batch, made when it is asked for, or while the last one is used."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import count
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+
+
+class InTurn(Generic[T]):
+    """What `make(0)`, `make(1)`, … return, each made when it is asked for.
+
+    >>> with InTurn(str, start=5) as batches:
+    ...     batches.take(), batches.take()
+    ('5', '6')
+    """
+
+    def __init__(self, make: Callable[[int], T], *, start: int) -> None:
+        self._make, self._numbers = make, count(start)
+
+    def take(self) -> T:
+        """The next one."""
+        return self._make(next(self._numbers))
+
+    def __enter__(self) -> InTurn[T]:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """There is nothing to end."""
 
 
 class Ahead(Generic[T]):

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from .display import Display
-from .errors import UsageError
+from .errors import FailedRuns, UsageError
+from .failures import failure_text
 from .files import append_line
-from .progress import Result
+from .progress import Result, is_failed
 from .runner import Orders, default_jobs, run_all
 from .settings import RunSettings
 from .summary import read_results
@@ -25,8 +26,10 @@ def carry_out(
     jobs: int | None,
     shown: Display,
     stopping: Callable[[], bool],
-) -> None:
+) -> list[Result]:
     """Carry out the runs that the folder has no result of, from their checkpoints if they have any.
+
+    Returns those that have failed, which a next time tries again; the others go on without them.
 
     Args:
         runs: All that are wanted, each once.
@@ -41,18 +44,25 @@ def carry_out(
         _forget(folder, name)  # a kill may have come between a result and this
     todo = [settings for settings in runs if settings.id not in done]
     if not todo:
-        return
-    for settings in {(run.task, run.data, run.vocabulary): run for run in todo}.values():
+        return []
+    ours = (run for run in todo if not run.task_place)
+    for settings in {(run.task, run.data, run.vocabulary): run for run in ours}.values():
         make_task(settings, report=shown.say)  # what is prepared once is prepared here
+    failed: list[Result] = []
     jobs = jobs or default_jobs(len(todo), todo[0].device)
     shown.begin(todo, len(done))
     try:
         for result in run_all(todo, orders, jobs=jobs, watch=shown.event, stopping=stopping):
             if result["status"] != "stopped":
                 append_line(folder / RESULTS, result)
+            if is_failed(result):
+                failed.append(result)
+                shown.say(failure_text(result, folder))
+            elif result["status"] != "stopped":
                 _forget(folder, result["id"])
     finally:
         shown.end()
+    return failed
 
 
 def _forget(folder: Path, name: str) -> None:
@@ -61,11 +71,22 @@ def _forget(folder: Path, name: str) -> None:
 
 
 def finished(folder: Path, runs: Sequence[RunSettings]) -> list[Result]:
-    """The results of these runs that the folder has."""
+    """The results of these runs that the folder has, but for those that have failed."""
+    return [result for result in ended(folder, runs) if not is_failed(result)]
+
+
+def ended(folder: Path, runs: Sequence[RunSettings]) -> list[Result]:
+    """The results of these runs that the folder has, the errors of failed ones among them."""
     path = folder / RESULTS
     wanted = {settings.id for settings in runs}
     results = read_results(path) if path.exists() else []
     return [result for result in results if result["id"] in wanted]
+
+
+def check_failed(failed: Sequence[Result], command: str) -> None:
+    """Raises FailedRuns if there are any, for those who need the results of all runs."""
+    if failed:
+        raise FailedRuns(f"{len(failed)} of the runs failed; to try them again: {command}")
 
 
 def check_jobs(jobs: int | None) -> None:

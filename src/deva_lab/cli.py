@@ -10,9 +10,21 @@ from io import TextIOWrapper
 from typing import Any, Final
 
 from .config import with_config
-from .errors import LostWorker, MissingExtra, UsageError
+from .errors import FailedRuns, LostWorker, MissingExtra, UsageError
 from .extras import extra_of, require
-from .usage import bench, compare, completion, data, methods, race, report, reproduce, train
+from .usage import (
+    bench,
+    compare,
+    completion,
+    data,
+    init_task,
+    methods,
+    race,
+    report,
+    reproduce,
+    train,
+    tune,
+)
 
 DESCRIPTION = """\
 Compare optimizers on real training, on your own machine.
@@ -20,11 +32,18 @@ Compare optimizers on real training, on your own machine.
   deva compare                                    DeVA, Muon, SOAP and AdamW on a small GPT
   deva compare --optimizers deva,adamw --lr x0.5,x1,x2 --seeds 3
   deva compare --task vit --data path/to/images   your own data
+  deva compare --task my_task.py                  your own model; deva init-task writes a first one
+  deva tune --task my_task.py --budget 12         the learning rate of each optimizer
   deva train --optimizer deva --size medium       one run, with checkpoints
   deva reproduce --list                           the paper, figure by figure
   deva race --rules                               the fewest tokens to a tuned Muon's loss
 """
 
+# fmt: off
+COMMANDS: Final = (
+    compare, train, tune, init_task, methods, bench, report, data, reproduce, race, completion,
+)
+# fmt: on
 PACKAGES: Final = {
     "lab": "the laboratory's packages",
     "hub": "the packages of the Hugging Face hub",
@@ -55,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if missing is None:
             raise
         return _say_missing(options.command, missing)
-    except LostWorker as error:
+    except (FailedRuns, LostWorker) as error:
         print(f"deva: {error}", file=sys.stderr)
         return 1
     except BrokenPipeError:  # the reader of the output has left, as `head` does
@@ -74,7 +93,7 @@ def parser(
     )
     top.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (compare, train, methods, bench, report, data, reproduce, race, completion):
+    for module in COMMANDS:
         module.add(commands)
     return top
 
@@ -83,7 +102,7 @@ def _run(options: argparse.Namespace) -> int:
     """Carry the command out, which is imported only now: torch alone takes seconds."""
     for module in options.needs:
         require(module)
-    command = import_module(f".commands.{options.command}", __package__)
+    command = import_module(f".commands.{options.command.replace('-', '_')}", __package__)
     code: int = command.run(options)
     return code
 

@@ -19,6 +19,7 @@ from .data.text_sources import NAMES as TEXTS
 from .names import EXPERIMENTS, IMAGES, LOGGERS, OPTIMIZERS, PLACES, STAGES
 from .presets import OFFERS
 from .tuned import TUNED
+from .usage.init_task import STARTERS
 from .usage.tree import Action, Command, takes_value
 
 WIDTH: Final = 70  # of what a candidate is
@@ -165,7 +166,8 @@ def _sizes(given: Given) -> Texts:
 
 def _data(given: Given) -> Texts:
     task = given.get("task", "gpt")
-    return dict.fromkeys({"gpt": TEXTS, "quadratic": ()}.get(task, IMAGES), "")
+    images = IMAGES if task in OFFERS else ()  # a task of the user's has its own
+    return dict.fromkeys({"gpt": TEXTS, "quadratic": ()}.get(task, images), "")
 
 
 def _compared(given: Given) -> Texts:
@@ -181,6 +183,7 @@ _KNOWN: Final[Mapping[str, Callable[[Given], Texts]]] = MappingProxyType(
         "optimizers": _of(OPTIMIZERS),
         "name": _of(OPTIMIZERS),
         "baseline": _compared,
+        "kind": lambda given: STARTERS,
         "task": lambda given: {name: offer.about for name, offer in OFFERS.items()},
         "size": _sizes,
         "data": _data,
@@ -195,4 +198,4 @@ _KNOWN: Final[Mapping[str, Callable[[Given], Texts]]] = MappingProxyType(
     }
 )
 _LISTS: Final = ("optimizers", "log")
-_PATHS: Final = ("data", "source")
+_PATHS: Final = ("data", "source", "task")

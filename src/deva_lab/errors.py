@@ -20,6 +20,10 @@ class LostWorker(RuntimeError):  # noqa: N818
     """A process that trained beside others has gone; the command prints it and exits with 1."""
 
 
+class FailedRuns(RuntimeError):  # noqa: N818
+    """Runs that others need have raised errors; the command prints it and exits with code 1."""
+
+
 class MissingExtra(UsageError):  # noqa: N818
     """A part of the laboratory that needs a package which is not installed.
 

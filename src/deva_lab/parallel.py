@@ -149,7 +149,7 @@ def check(settings: RunSettings, ranks: Ranks) -> None:
             f"--batch {settings.batch} cannot be shared equally by {ranks.size} ranks: take a "
             f"multiple of {ranks.size}"
         )
-    if kind_of(settings.task).whole_batch:
+    if kind_of(settings).whole_batch:
         raise UsageError(
             f"--task {settings.task} normalises over the whole batch, of which a rank sees a part: "
             "train it in one process, or take vit or mlp"

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+from . import user_source
 from .entrants import Entrant
 from .errors import UsageError
-from .presets import default_size, offer_of, preset_of
+from .presets import Preset, default_size, offer_of, preset_of
 from .settings import DType, RunSettings
 from .tasks import check_task
+from .user_source import find, is_user_task
+from .user_tasks import preset
 
 EVALUATIONS = 10  # of a run, unless the user says how often
 
@@ -96,24 +101,35 @@ def _recorded(entrant: Entrant, steps: int, every: int | None) -> tuple[int, ...
     return tuple(range(every, steps + 1, every)) if every and entrant.has_telemetry else ()
 
 
+def as_begun(
+    runs: Sequence[RunSettings], folder: Path, say: Callable[[str], None]
+) -> list[RunSettings]:
+    """The runs of a comparison, under the digest that a user's task had when it was begun."""
+    if not runs[0].task_place:
+        return list(runs)
+    now = find(runs[0].task_place)
+    begun = user_source.as_begun(now, folder)
+    if begun.digest != now.digest:
+        say(
+            f"{now.name} has changed since this comparison was begun, when it was as in "
+            f"{folder / now.file}. What is finished is kept; to start anew, give another --out."
+        )
+    return [run.changed(task_digest=begun.digest) for run in runs]
+
+
 def common(request: Request) -> RunSettings:
     """What all runs of a request share, with the first optimizer and seed."""
-    size = request.size or default_size(request.task)
-    preset = preset_of(request.task, size)
-    batch = preset.batch if request.batch is None else request.batch
-    steps = preset.steps if request.steps is None else request.steps
-    vocabulary = preset.vocabulary if request.vocabulary is None else request.vocabulary
+    usual, task = (_of_user if is_user_task(request.task) else _of_ours)(request)
+    batch = usual.batch if request.batch is None else request.batch
+    steps = usual.steps if request.steps is None else request.steps
     entrant = request.optimizers[0]
     settings = RunSettings(
-        task=request.task,
-        size=size,
-        data=offer_of(request.task).data if request.data is None else request.data,
+        **task,
         optimizer=entrant.label,
         lr=rates_of(entrant, request.rates)[0],
         seed=request.seeds[0],
         steps=steps,
         batch=batch,
-        vocabulary=vocabulary,
         accumulate=request.accumulate,
         warmup=request.warmup,
         decay=request.decay,
@@ -125,6 +141,36 @@ def common(request: Request) -> RunSettings:
     )
     check_numbers(settings)
     return settings
+
+
+def _of_ours(request: Request) -> tuple[Preset, dict[str, Any]]:
+    """What a task of the laboratory has unless told, and the settings that say which one it is."""
+    size = request.size or default_size(request.task)
+    usual = preset_of(request.task, size)
+    return usual, {
+        "task": request.task,
+        "size": size,
+        "data": offer_of(request.task).data if request.data is None else request.data,
+        "vocabulary": usual.vocabulary if request.vocabulary is None else request.vocabulary,
+    }
+
+
+def _of_user(request: Request) -> tuple[Preset, dict[str, Any]]:
+    """The same of a user's task."""
+    source = find(request.task)
+    for name in ("size", "data", "vocabulary"):
+        if getattr(request, name) is not None:
+            raise UsageError(
+                f"--{name} is for tasks of the laboratory: {source.name} says itself what it "
+                "trains, and on what"
+            )
+    return preset(source, request.batch), {
+        "task": source.name,
+        "size": "",
+        "data": "",
+        "task_digest": source.digest,
+        "task_place": source.place,
+    }
 
 
 def rates_of(entrant: Entrant, rates: Sequence[Rate]) -> list[float]:
@@ -146,3 +192,10 @@ def check_numbers(settings: RunSettings) -> None:
             raise UsageError(f"--{name} is a share of the steps, from 0 to 1, got {value}")
     if settings.clip < 0:
         raise UsageError(f"--clip must be 0 (do not clip) or more, got {settings.clip}")
+
+
+def check_baseline(baseline: str | None, runs: Sequence[RunSettings]) -> None:
+    """Raises UsageError if no run is that of the baseline."""
+    labels = dict.fromkeys(settings.optimizer for settings in runs)
+    if baseline is not None and baseline not in labels:
+        raise UsageError(f"--baseline {baseline} is none of {', '.join(labels)}")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from .errors import unknown
+from .errors import UsageError, unknown
 
 
 class Preset(NamedTuple):
@@ -76,7 +76,8 @@ OFFERS: Final[Mapping[str, Offer]] = MappingProxyType(
 def offer_of(task: str) -> Offer:
     """The kind of a task by name."""
     if task not in OFFERS:
-        raise unknown("task", task, OFFERS)
+        known = unknown("task", task, OFFERS)
+        raise UsageError(f"{known}; a task of your own is a file, --task my_task.py")
     return OFFERS[task]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-Status = Literal["running", "finished", "diverged", "stopped"]
+Status = Literal["running", "finished", "diverged", "stopped", "failed"]
 Result: TypeAlias = dict[str, Any]  # one line of results.jsonl
 TIMED: Final = 1000  # the last so many steps have their times kept
 
@@ -21,6 +21,11 @@ class Event(NamedTuple):
     loss: float | None  # the last validation loss, None where it was not finite
     seconds: float
     evaluated: bool  # whether the loss is new
+
+
+def is_failed(result: Result) -> bool:
+    """Whether an error has ended a run; it is tried again when its comparison is resumed."""
+    return bool(result["status"] == "failed")
 
 
 @dataclass

@@ -6,11 +6,12 @@ The loop and the tasks ask either of them the same questions. Several ranks must
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from .errors import UsageError
 from .settings import Mode
@@ -37,7 +38,7 @@ class Ranks(Protocol):
     def leads(self) -> bool:
         """Whether this one speaks and writes for all."""
 
-    def part(self, batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def part(self, batch: T) -> T:
         """The rows of a batch that this rank trains on, as many as any other rank does."""
 
     def rows(self, chunk: Tensor) -> tuple[Tensor, int]:
@@ -67,7 +68,7 @@ class Alone:
     size: Final = 1
     leads: Final = True
 
-    def part(self, batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def part(self, batch: T) -> T:
         """All of it."""
         return batch
 
@@ -107,9 +108,13 @@ class Several:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self.leads = self.rank == 0
 
-    def part(self, batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def part(self, batch: T) -> T:
         """The rows of a batch that this rank trains on; their number must be a multiple of ours."""
-        return tuple(x.chunk(self.size)[self.rank] for x in batch)
+
+        def rows(x: Any) -> Any:
+            return x.chunk(self.size)[self.rank] if isinstance(x, Tensor) and x.dim() else x
+
+        return cast(T, tree_map(rows, batch))
 
     def rows(self, chunk: Tensor) -> tuple[Tensor, int]:
         """This rank's rows of a chunk, and how many of them count.

@@ -19,13 +19,14 @@ from typing import Final
 import torch
 
 from .errors import LostWorker, warn
+from .failures import OURS, failed_event, failed_result, write_traceback
 from .keeping import Keeping
 from .loggers import Log
 from .progress import Event, Result
 from .ranks import ALONE, Ranks
 from .settings import RunSettings
 from .tasks import Report, make_task
-from .training import Watch, train
+from .training import Run, Watch, train
 
 TOLD_EVERY: Final = 0.2  # seconds between two events of a run, evaluations aside
 
@@ -67,21 +68,34 @@ def run_one(
     ranks: Ranks = ALONE,
     say: Report = warn,
 ) -> Result:
-    """The result of a run, gone on with if it has a checkpoint."""
-    task = make_task(settings, report=lambda text: None)
-    keeping = Keeping(orders.folder / "runs" / settings.id, every_seconds=orders.save_every)
-    return train(
-        settings,
-        task,
-        keeping=keeping,
-        resume=True,
-        watch=watch,
-        stopping=stopping,
-        command=orders.command,
-        ranks=ranks,
-        say=say,
-        log=Log(orders.log, orders.folder, speaks=ranks.leads),
-    )
+    """The result of a run, gone on with if it has a checkpoint.
+
+    An error is a result as well, with the status "failed" and the text of the error; its traceback
+    is kept in the folder of the run. What is raised is the laboratory's own, or comes over ranks,
+    which have to end together.
+    """
+    folder, made = orders.folder / "runs" / settings.id, list[Run]()
+    try:
+        return train(
+            settings,
+            make_task(settings, report=lambda text: None),
+            keeping=Keeping(folder, every_seconds=orders.save_every),
+            resume=True,
+            watch=watch,
+            stopping=stopping,
+            command=orders.command,
+            ranks=ranks,
+            say=say,
+            log=Log(orders.log, orders.folder, speaks=ranks.leads),
+            begun=made.append,
+        )
+    except (Exception, SystemExit) as error:
+        if isinstance(error, OURS) or ranks.mode is not None:
+            raise
+        run = made[0] if made else None
+        write_traceback(folder, error)
+        watch(failed_event(settings, run))
+        return failed_result(settings, run, error, orders.command)
 
 
 def default_jobs(runs: int, device: str) -> int:

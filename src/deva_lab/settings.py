@@ -35,6 +35,8 @@ class RunSettings:
     dtype: DType = "float32"
     compile: bool = False
     telemetry: tuple[int, ...] = ()  # the steps after which the optimizer's telemetry is kept
+    task_digest: str = ""  # of a user's task, as it was when the comparison began
+    task_place: str = ""  # where a user's task is found here; another place is no other run
 
     @property
     def id(self) -> str:
@@ -55,12 +57,15 @@ class RunSettings:
         return step % self.evaluate_every == 0 or step == self.steps
 
     def saved(self) -> dict[str, Any]:
-        """The record as JSON has it; telemetry is left out where none is wanted.
+        """The record as JSON has it, without a place and with neither telemetry nor digest if none.
 
-        So the names of runs without it are those that they had before there was any.
+        So the names of runs without them are those that they had before there were any.
         """
-        saved = asdict(self)
-        return saved if self.telemetry else {k: v for k, v in saved.items() if k != "telemetry"}
+        left_out = {
+            "task_place",
+            *(k for k in ("telemetry", "task_digest") if not getattr(self, k)),
+        }
+        return {key: value for key, value in asdict(self).items() if key not in left_out}
 
     def changed(self, **changes: Any) -> RunSettings:
         """The record with some fields replaced."""

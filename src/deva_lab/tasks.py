@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from torch import Tensor, nn
 
-from . import language, quadratic, vision
+from . import language, quadratic, user_tasks, vision
 from .errors import UsageError, unknown
 from .presets import preset_of
 from .ranks import ALONE, Ranks
 from .settings import RunSettings
 
-Batch = tuple[Tensor, ...]
+Batch: TypeAlias = Any  # the laboratory's own are tuples of tensors
 Report = Callable[[str], None]
 
 
@@ -85,6 +85,15 @@ def _make_quadratic(settings: RunSettings, report: Report) -> Task:
     return quadratic.Quadratic(settings.size, seed=settings.seed, batch=settings.batch)
 
 
+def _check_user(settings: RunSettings) -> None:
+    """All was seen when the task was planned."""
+
+
+def _make_user(settings: RunSettings, report: Report) -> Task:
+    return user_tasks.make(settings)
+
+
+_USER: Final = Kind(_check_user, _make_user)
 _IMAGES: Final = Kind(_check_images, _make_images)
 TASKS: Final[Mapping[str, Kind]] = MappingProxyType(
     {
@@ -97,19 +106,22 @@ TASKS: Final[Mapping[str, Kind]] = MappingProxyType(
 )
 
 
-def kind_of(task: str) -> Kind:
-    """The kind of a task by name."""
-    if task not in TASKS:
-        raise unknown("task", task, TASKS)
-    return TASKS[task]
+def kind_of(settings: RunSettings) -> Kind:
+    """The kind of the task of a run."""
+    if settings.task_place:
+        return _USER
+    if settings.task not in TASKS:
+        raise unknown("task", settings.task, TASKS)
+    return TASKS[settings.task]
 
 
 def check_task(settings: RunSettings) -> None:
     """Raises UsageError for what would fail later: a missing file, an unknown name."""
-    preset_of(settings.task, settings.size)
-    kind_of(settings.task).check(settings)
+    if not settings.task_place:
+        preset_of(settings.task, settings.size)
+    kind_of(settings).check(settings)
 
 
 def make_task(settings: RunSettings, report: Report) -> Task:
     """The task of a run; `report` hears what takes long."""
-    return kind_of(settings.task).make(settings, report)
+    return kind_of(settings).make(settings, report)

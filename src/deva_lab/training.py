@@ -17,7 +17,7 @@ from deva_optim.optimizer import BaseOptimizer
 from deva_optim.telemetry import Telemetry
 
 from . import checkpoint, parallel
-from .ahead import Ahead
+from .ahead import Ahead, InTurn
 from .entrants import Entrant
 from .environment import environment
 from .errors import UsageError
@@ -47,6 +47,7 @@ def train(
     ranks: Ranks = ALONE,
     say: Callable[[str], None] = lambda text: None,
     log: Log | None = None,
+    begun: Callable[[Run], None] = lambda run: None,
 ) -> Result:
     """The result of a run, as a line of results.jsonl has it.
 
@@ -61,9 +62,11 @@ def train(
         ranks: The ranks that train it together, of which this process is one.
         say: Hears what a person should know.
         log: Where its curves go besides.
+        begun: Hears of the run once it has a model and an optimizer.
     """
     log = log or Log()
     run = Run(settings, task, ranks, observed=log.wanted)
+    begun(run)
     if keeping is not None and resume:
         checkpoint.load(keeping.folder, run, say)
     with log:
@@ -75,7 +78,8 @@ def train(
             log.add(newest(run))
             watch(run.event(evaluated=True))
         start = run.progress.step * settings.accumulate
-        with Ahead(lambda step: ranks.part(task.batch(step)), start=start) as batches:
+        batches_of = Ahead if getattr(task, "ahead", True) else InTurn
+        with batches_of(lambda step: ranks.part(task.batch(step)), start=start) as batches:
             while run.progress.status == "running":
                 run.step(batches)
                 evaluated = settings.evaluates(run.progress.step)
@@ -127,7 +131,7 @@ class Run:
         )
         parallel.settle_(self.model, ranks, lambda: self.loss(ranks.part(task.batch(0))))
 
-    def step(self, batches: Ahead[Batch]) -> None:
+    def step(self, batches: Ahead[Batch] | InTurn[Batch]) -> None:
         """One step of the optimizer."""
         self.set_rates()
         data = model = 0.0

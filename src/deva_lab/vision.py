@@ -92,7 +92,7 @@ class ImageTask:
         """The mean "loss" (without smoothing) and the "accuracy" on the validation images."""
         index = evenly(len(self.images.validation), VALIDATION_IMAGES)
         loss = correct = 0.0
-        with _evaluating(model):
+        with evaluating(model):
             for part, count in map(ranks.rows, torch.split(index, ranks.size * CHUNK)):
                 views = centre_views(self.images.validation[part], side=self.images.side)
                 labels = self.images.validation_labels[part]
@@ -176,8 +176,13 @@ def _epoch(count: int, seed: int, epoch: int, groups: tuple[int, ...]) -> Tensor
 
 def generator(seed: int, purpose: str, number: int) -> Generator:
     """Chance that depends on these three alone."""
+    return Generator().manual_seed(mixed(seed, purpose, number))
+
+
+def mixed(seed: int, purpose: str, number: int) -> int:
+    """A seed that depends on these three alone."""
     digest = hashlib.blake2b(f"{seed} {purpose} {number}".encode(), digest_size=8).digest()
-    return Generator().manual_seed(int.from_bytes(digest, "big") >> 1)
+    return int.from_bytes(digest, "big") >> 1
 
 
 def _logits(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -188,7 +193,7 @@ def _logits(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[Tensor, T
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
+def evaluating(model: nn.Module) -> Iterator[None]:
     """The model in evaluation mode, and each of its modules as it was afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()

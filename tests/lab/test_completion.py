@@ -46,6 +46,9 @@ def words_for(line: str) -> list[str]:
         ("compare --optimizers deva,deva:", []),
         ("train --optimizer=so", ["--optimizer=soap"]),
         ("compare --task qu", ["quadratic"]),
+        ("compare --task my_task.py --data ", []),
+        ("tune --bud", ["--budget"]),
+        ("init-task ", ["tensors", "images", "hf"]),
         ("compare --task vit --size ", list(OFFERS["vit"].presets)),
         ("compare --size ", list(OFFERS["gpt"].presets)),
         ("compare --size ti --task mlp --dtype ", ["float32", "bfloat16"]),
@@ -146,7 +149,7 @@ def test_bash_completes(tmp_path, programs):
     lines = {
         "deva com": "compare|completion|",
         "deva train --optimizer spl": "splus|",
-        "deva compare --task=vi": "vit|",  # behind the =
+        "deva compare --task=vi": "-o default vit|",  # behind the =
         "deva compare --optimizers muon:nesterov=true,lio": "-o nospace true,lion|",
         "deva compare --out ": "-o default |",
         "deva data prepare 'shak": "-o default shakespeare|",

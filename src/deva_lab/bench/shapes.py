@@ -10,9 +10,13 @@ import argparse
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from ..user_source import find, is_user_task
 from .settings import SettingsError, unknown
+
+if TYPE_CHECKING:
+    from torch import nn
 
 Shape = tuple[int, ...]
 
@@ -95,7 +99,14 @@ SETS: Final[dict[str, Model]] = {
 
 
 def shape_set(name: str) -> ShapeSet:
-    """The set of this name; `gpt2-small:2` has two of its blocks, `gpt-512` is one of any width."""
+    """The set of this name; `gpt2-small:2` has two of its blocks, `gpt-512` is one of any width.
+
+    The name of a user's task, such as my_task.py, stands for the hidden matrices of its model.
+    """
+    if is_user_task(name):
+        from ..user_tasks import model_of  # torch takes seconds, and names need none of it
+
+        return ShapeSet(find(name).name, hidden_matrices(model_of(name)))
     base, _, count = name.partition(":")
     width = base.removeprefix("gpt-")
     if base not in SETS and not (base.startswith("gpt-") and _positive(width)):
@@ -105,6 +116,25 @@ def shape_set(name: str) -> ShapeSet:
     model = SETS[base] if base in SETS else Model("one GPT block", gpt_block(int(width)))
     blocks = int(count or model.blocks)
     return ShapeSet(name, model.stem + blocks * model.block, model.against)
+
+
+def hidden_matrices(model: nn.Module) -> tuple[Shape, ...]:
+    """The shapes of what a matrix method gets of a model, fused weights cut apart."""
+    from deva_optim import param_groups
+    from deva_optim.core.matrices import parts
+
+    found = [
+        part.shape
+        for group in param_groups(model)
+        if group["role"] == "matrix"
+        for _, p in group["params"]
+        for part in parts(
+            tuple(p.shape), group["layout"], group.get("split"), group.get("split_dim", -2)
+        )
+    ]
+    if not found:
+        raise SettingsError("the model has no hidden matrices: there is nothing to measure")
+    return tuple(found)
 
 
 def asked_for(

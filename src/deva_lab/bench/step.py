@@ -3,6 +3,7 @@
     deva bench step                                 what the requirements ask about
     deva bench step gpt-768 --only 'deva-*' muon    some subjects on one set of shapes
     deva bench step --dims 128,256,512 --only deva-short muon     how the cost grows
+    deva bench step --task my_task.py --only deva muon    the hidden matrices of your own model
     deva bench step --list                          what there is to choose from
 
 Subjects take turns, round after round, and ratios are taken within rounds. A table and the
@@ -80,6 +81,7 @@ def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser("deva bench step", None, __doc__, formatter_class=layout)
     add, default = found.add_argument, Settings()
     add("shapes", nargs="*", help=f"sets of shapes ({' '.join(default.shapes)})")
+    add("--task", metavar="FILE", help="my_task.py: the hidden matrices of your own model")
     add("--dims", type=widths, default=(), help="widths of one GPT block, 128,256,…")
     add("--only", nargs="+", default=default.only, metavar="NAME", help="subjects, or globs (all)")
     add("--baseline", default=default.baseline, help="what the others are divided by (%(default)s)")
@@ -102,7 +104,7 @@ def widths(text: str) -> tuple[int, ...]:
 def settings_of(options: argparse.Namespace) -> Settings:
     """The settings that the options of the command line ask for."""
     return Settings(
-        shapes=tuple(options.shapes) or Settings.shapes,
+        shapes=(*options.shapes, *filter(None, [options.task])) or Settings.shapes,
         dims=options.dims,
         only=tuple(options.only),
         baseline=options.baseline,

@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from ..carry_out import carry_out, check_jobs, finished
+from ..carry_out import carry_out, check_jobs, ended
 from ..display import display
 from ..entrants import entrants
-from ..errors import UsageError
 from ..files import write_record
 from ..loggers import check_loggers, names_of, prepare_loggers
-from ..plan import plan
+from ..plan import as_begun, check_baseline, plan
 from ..publish import publish
 from ..runner import Orders
 from ..settings import RunSettings
@@ -27,30 +26,31 @@ from .options import (
 
 
 def run(options: argparse.Namespace) -> int:
-    """Compare; the exit code is 0 when all runs have ended, 128 + the signal if one came."""
+    """Compare; the exit code is 0 when all runs have ended, 1 if one failed, 128 + a signal."""
     folder = output_folder(options, "compare")
     given = given_options(options, {"optimizers": OPTIMIZERS})
     runs = plan(request_of(given, entrants(given["optimizers"])))
     log = names_of(given.get("log"))
     _check(options, runs, log)
     prepare_loggers(log, folder)
-    write_record(folder / OPTIONS, given)
     shown = display()
+    runs = as_begun(runs, folder, shown.say)
+    write_record(folder / OPTIONS, given)
     orders = Orders(folder, command_line(options.words), options.save_every, log)
     with Stopping() as stopping:
-        carry_out(runs, orders, jobs=options.jobs, shown=shown, stopping=stopping)
-    results = finished(folder, runs)
+        failed = carry_out(runs, orders, jobs=options.jobs, shown=shown, stopping=stopping)
+    results = ended(folder, runs)
     if results:
         shown.say("\n" + publish(results, folder, baseline=options.baseline))
     if stopping():
         shown.say(f"Stopped. To go on: deva compare --resume {folder}")
-    return stopping.exit_code
+    if failed:
+        shown.say(f"Failed: {len(failed)}. To try again: deva compare --resume {folder}")
+    return stopping.exit_code or int(bool(failed))
 
 
 def _check(options: argparse.Namespace, runs: Sequence[RunSettings], log: Sequence[str]) -> None:
     """Raises UsageError for what would come to light after hours."""
-    labels = dict.fromkeys(settings.optimizer for settings in runs)
-    if options.baseline is not None and options.baseline not in labels:
-        raise UsageError(f"--baseline {options.baseline} is none of {', '.join(labels)}")
+    check_baseline(options.baseline, runs)
     check_jobs(options.jobs)
     check_loggers(log)

@@ -19,6 +19,7 @@ from ..files import read_record
 from ..loggers import names_of
 from ..plan import Rate, Request, common
 from ..tasks import make_task
+from ..user_source import find, is_user_task
 
 OPTIONS = "options.json"  # in the folder of results: what was asked for
 
@@ -64,8 +65,10 @@ def output_folder(options: argparse.Namespace, kind: str) -> Path:
 def given_options(options: argparse.Namespace, defaults: dict[str, Any]) -> dict[str, Any]:
     """The options of this command, over those of the one that it continues, over the defaults."""
     names = (*REQUESTED, *defaults)
-    given = {name: getattr(options, name, None) for name in names}
-    given = {name: value for name, value in given.items() if value is not None}
+    typed = {name: getattr(options, name, None) for name in names}
+    given = {name: value for name, value in typed.items() if value is not None}
+    if is_user_task(given.get("task", "")):
+        given["task"] = find(given["task"]).place  # which is found from another folder as well
     if options.tensorboard:
         given["log"] = ",".join(dict.fromkeys((*names_of(given.get("log")), "tensorboard")))
     if options.resume is None:

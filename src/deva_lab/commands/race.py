@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from ..carry_out import carry_out, check_jobs
+from ..carry_out import carry_out, check_failed, check_jobs
 from ..display import Display, display
 from ..errors import UsageError, unknown
 from ..race.chart import draw_race
@@ -67,13 +67,14 @@ class Stage:
         """Carry out the runs that there is no result of yet."""
         check_runs(runs)
         orders = Orders(self.race.folder, command_line(self.options.words))
-        carry_out(
+        failed = carry_out(
             list(dict.fromkeys(runs)),
             orders,
             jobs=self.options.jobs,
             shown=self.shown,
             stopping=self.stopping,
         )
+        check_failed(failed, orders.command)
 
     def train_on(self, following: Callable[[], Sequence[RunSettings]]) -> None:
         """Carry out runs that follow from the results of those before, until none follows."""

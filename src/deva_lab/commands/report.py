@@ -11,7 +11,18 @@ from ..progress import Result
 from ..summary import read_results
 from .options import command_line
 
-SHARED = ("task", "size", "data", "vocabulary", "steps", "batch", "accumulate", "decay", "warmup")
+SHARED = (
+    "task",
+    "task_digest",
+    "size",
+    "data",
+    "vocabulary",
+    "steps",
+    "batch",
+    "accumulate",
+    "decay",
+    "warmup",
+)
 
 
 def run(options: argparse.Namespace) -> int:

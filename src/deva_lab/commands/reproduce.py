@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..carry_out import carry_out, check_jobs
+from ..carry_out import carry_out, check_failed, check_jobs
 from ..display import display
 from ..errors import UsageError
 from ..files import write_text
@@ -63,7 +63,8 @@ def _train(trained: Sequence[Trained], options: argparse.Namespace) -> int:
     orders = Orders(options.out, command_line(options.words))
     shown = display()
     with Stopping() as stopping:
-        carry_out(runs, orders, jobs=options.jobs, shown=shown, stopping=stopping)
+        failed = carry_out(runs, orders, jobs=options.jobs, shown=shown, stopping=stopping)
+    check_failed(failed, orders.command)
     if stopping():
         shown.say(f"Stopped. To go on: {orders.command}")
     return stopping.exit_code

@@ -10,11 +10,12 @@ from typing import Any
 from ..display import Display, Silent, display
 from ..entrants import Entrant
 from ..errors import LostRank, UsageError
+from ..failures import failure_text
 from ..files import append_line, write_record
 from ..loggers import check_loggers, names_of, prepare_loggers
 from ..parallel import check, joined, launcher
-from ..plan import plan
-from ..progress import Result
+from ..plan import as_begun, plan
+from ..progress import Result, is_failed
 from ..publish import publish
 from ..ranks import Ranks
 from ..runner import Orders, run_one
@@ -35,7 +36,7 @@ DEFAULTS = {"optimizer": OPTIMIZER, "seed": 0}
 
 
 def run(options: argparse.Namespace) -> int:
-    """Train; the exit code is 0, 1 if it diverged or lost a rank, 128 + the signal if one came."""
+    """Train; the exit code is 0, 1 if it diverged, failed or lost a rank, 128 + a signal."""
     try:
         with joined(options.parallel) as ranks:
             try:
@@ -86,8 +87,10 @@ def _prepared(
     log = names_of(given.get("log"))
     check_loggers(log)
     prepare_loggers(log, folder)
+    (settings,) = as_begun([settings], folder, shown.say)
     write_record(folder / OPTIONS, given)
-    make_task(settings, report=shown.say)
+    if not settings.task_place:
+        make_task(settings, report=shown.say)  # what is prepared once is prepared here
     return folder, settings, log
 
 
@@ -110,6 +113,8 @@ def _tell(result: Result, folder: Path, ranks: Ranks, shown: Display) -> None:
         shown.say(f"Stopped after step {result['step']}. To go on: {again}{mode} --resume {folder}")
         return
     append_line(folder / "results.jsonl", result)
+    if is_failed(result):
+        shown.say(failure_text(result, folder))
     shown.say("\n" + publish([result], folder))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..carry_out import RESULTS
 from ..errors import UsageError
-from ..progress import Result
+from ..progress import Result, is_failed
 from ..summary import read_results
 from .confirm import PLACES, Place
 from .entries import ENTRIES, Entries, Entry
@@ -38,9 +38,10 @@ class Race:
 
     @property
     def results(self) -> list[Result]:
-        """All runs so far, the lost ones too."""
+        """All runs so far that have come to an end, the lost ones too."""
         path = self.published or self.folder / RESULTS
-        return read_results(path) if path.exists() else []
+        results = read_results(path) if path.exists() else []
+        return [result for result in results if not is_failed(result)]
 
     @property
     def frozen_path(self) -> Path:

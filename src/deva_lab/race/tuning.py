@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
+from typing import Final
 
 from ..curves import final_loss
 from ..progress import Result
@@ -12,6 +13,7 @@ from ..settings import RunSettings
 from .entries import Entry
 from .rules import Rules
 
+FIRST: Final = 3  # rates that are tried at the outset
 Losses = Mapping[float, float]  # learning rate → mean final loss over the tuning seeds
 
 
@@ -33,7 +35,7 @@ def next_rates(tried: Losses, start: float, budget: int) -> list[float]:
     if len(tried) >= budget:
         return []
     if not tried:
-        return [_rounded(start * 2.0**i) for i in (-1, 0, 1)][:budget]
+        return [_rounded(start * 2.0**i) for i in range(-(FIRST // 2), FIRST // 2 + 1)][:budget]
     rates = sorted(tried)
     best = rates.index(min(rates, key=lambda rate: (tried[rate], rate)))
     if best == 0:

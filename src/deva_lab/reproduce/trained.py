@@ -11,7 +11,7 @@ from typing import Any, Literal
 from ..carry_out import RESULTS, finished
 from ..errors import UsageError
 from ..plan import check_numbers
-from ..progress import Result
+from ..progress import Result, is_failed
 from ..settings import RunSettings
 from ..summary import read_results
 from ..tasks import check_task
@@ -97,7 +97,7 @@ def record_of(experiment: Trained, scale: Scale, folder: Path, data: str | None)
 def kept_record(experiment: Trained, scale: Scale, folder: Path) -> dict[str, Any] | None:
     """The record of an experiment, on whatever data, if the folder has all of its runs."""
     path = folder / RESULTS
-    results = read_results(path) if path.is_file() else []
+    results = [x for x in read_results(path) if not is_failed(x)] if path.is_file() else []
     done = {result["id"] for result in results}
     used = (result["settings"]["data"] for result in results)
     for data in dict.fromkeys([experiment.data(scale), *used]):

@@ -20,7 +20,7 @@ def add_command(
 
     Args:
         commands: Where it is added.
-        name: What the user types, and the module of `commands` that carries it out.
+        name: What the user types; the module of `commands` with _ for - carries it out.
         help: What it does, in a few words.
         description: The same at length.
         needs: The modules of an extra without which it need not begin, as `EXTRAS` names them.

@@ -12,10 +12,14 @@ Train the same model with several optimizers, from the same weights on the same 
 results.jsonl, curves.png, curves.svg and report.html. Unless told otherwise it takes DeVA, Muon,
 SOAP and AdamW, each with the settings and the rate that the race found best (docs/race.md).
 
+A run that fails is a row of the table, with its error, and the others go on; the exit code is then
+1, and --resume tries it again.
+
   deva compare
   deva compare --optimizers deva,deva:variant=factored,muon:nesterov=true
   deva compare --lr x0.3,x1,x3 --seeds 3          each optimizer is reported at its own best rate
   deva compare --data book.txt --size tiny --steps 500
+  deva compare --task my_task.py                  your own model and data; see deva init-task
   deva compare --resume runs/compare-20260101-1200
 """
 

@@ -14,7 +14,8 @@ def add_training(parser: argparse.ArgumentParser) -> None:
     """Add the options that say what is trained."""
     what = parser.add_argument_group("what is trained")
     kinds = "; ".join(f"{name}: {kind.about}" for name, kind in OFFERS.items())
-    what.add_argument("--task", metavar="TASK", help=f"{kinds} (gpt)")
+    own = "or your own: my_task.py, package.module:Task (see `deva init-task`)"
+    what.add_argument("--task", metavar="TASK", help=f"{kinds}; {own} (gpt)")
     what.add_argument("--size", help=f"a preset: {sizes()} ({default_size('gpt')})")
     what.add_argument(
         "--data",

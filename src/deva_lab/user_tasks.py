@@ -1,0 +1,224 @@
+"""The user's own task: four functions that say what is trained, as docs/your-model.md has them."""
+
+from __future__ import annotations
+
+import inspect
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from . import user_source
+from .errors import UsageError
+from .presets import Preset
+from .ranks import ALONE, Ranks
+from .settings import RunSettings
+from .user_source import Source, try_to_load
+from .vision import evaluating, mixed
+
+FUNCTIONS: Final = MappingProxyType(
+    {
+        "model": "model(), which returns a new model",
+        "batch": "batch(step), which returns the batch of a step",
+        "loss": "loss(model, batch), which returns the mean loss of a batch",
+        "validate": "validate(model), which returns the loss on other data",
+    }
+)
+GIVEN: Final = ("seed", "batch_size")  # what __init__ and the functions get if they ask for it
+STEPS: Final = 300
+BATCH: Final = 32
+
+
+class UserTask:
+    """A user's task as the laboratory has its own.
+
+    Args:
+        offered: The functions, as the attributes of a module or of an object.
+        name: What errors call it.
+        seed, batch_size: What the functions are given if they have such an argument.
+        device: Where batches go.
+    """
+
+    def __init__(
+        self, offered: Any, *, name: str, seed: int, batch_size: int, device: str = "cpu"
+    ) -> None:
+        self.offered, self.name, self.device = offered, name, device
+        self.seed, self.given = seed, {"seed": seed, "batch_size": batch_size}
+        self.unit: str = getattr(offered, "unit", "samples")
+        self.ahead: bool = getattr(offered, "ahead", False)
+
+    @cached_property
+    def units(self) -> int:
+        """What the task says, else the rows, or all tokens, of the first tensor of a batch."""
+        said = getattr(self.offered, "units", None)
+        if said is not None:
+            return int(self._call("units") if callable(said) else said)
+        leaves = tree_leaves(dict(b) if isinstance(b := self.batch(0), Mapping) else b)
+        tensors = [x for x in leaves if isinstance(x, Tensor) and x.dim()]
+        if not tensors:
+            return 1
+        return tensors[0].numel() if self.unit == "tokens" else len(tensors[0])
+
+    def model(self) -> nn.Module:
+        """A new model in training mode; random numbers start from the seed, also for what follows.
+
+        So dropout, too, is the same in every run of a seed.
+        """
+        _seed_all(self.seed)
+        model = self._call("model")
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"model of {self.name} must return a torch.nn.Module, got {model!r}")
+        return model.train()
+
+    def batch(self, step: int) -> Any:
+        """The batch of a step, on the device; random numbers depend on the seed and the step."""
+        if self.ahead:  # on a thread beside the training, whose random numbers must not be touched
+            return to_device(self._call("batch", step), self.device)
+        with seeded(mixed(self.seed, "batch", step), self.device):
+            return to_device(self._call("batch", step), self.device)
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """The loss of a batch."""
+        loss = self._call("loss", model, batch)
+        if not isinstance(loss, Tensor):
+            raise TypeError(f"loss of {self.name} must return a tensor, got {loss!r}")
+        return loss
+
+    @torch.no_grad()
+    def validate(self, model: nn.Module, ranks: Ranks = ALONE) -> dict[str, float]:
+        """What the user measures, in evaluation mode, with the same random numbers every time."""
+        with evaluating(model), seeded(0, self.device):
+            found = self._call("validate", model)
+        values = found if isinstance(found, dict) else {"loss": found}
+        try:
+            return {"loss": float(values["loss"])} | {k: float(x) for k, x in values.items()}
+        except (KeyError, TypeError, ValueError):
+            raise TypeError(
+                f"validate of {self.name} must return a number, or a dict of numbers with a "
+                f"'loss' among them, got {found!r}"
+            ) from None
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        function = getattr(self.offered, name)
+        return function(*arguments, **_asked_for(function, self.given))
+
+
+def make(settings: RunSettings) -> UserTask:
+    """The task of a run; what the user's code raises is passed on."""
+    given = {"seed": settings.seed, "batch_size": settings.batch}
+    offered = _made(settings.task_place, given)
+    return UserTask(offered, name=settings.task, device=settings.device, **given)
+
+
+def model_of(task: str) -> nn.Module:
+    """The model of a task that a user has named, with the seed 0.
+
+    Raises:
+        UsageError: If there is no such task, or something is missing in it.
+    """
+    source = user_source.find(task)
+    usual = preset(source, None)
+    given = {"seed": 0, "batch_size": usual.batch}
+    offered = _made(source.place, given)
+    return UserTask(offered, name=source.name, device="cpu", **given).model()
+
+
+def preset(source: Source, batch: int | None) -> Preset:
+    """The steps and the batch that a task has unless told; a `batch` is told.
+
+    Raises:
+        UsageError: If something is missing in the task, or it would not heed the batch.
+    """
+    thing = try_to_load(source)
+    check(source.name, thing)
+    asking = [f for f in (thing, *_functions(thing)) if "batch_size" in _parameters(f)]
+    if batch is not None and not asking:
+        raise UsageError(
+            f"--batch {batch}: {source.name} does not ask for it: give its function batch, or its "
+            "__init__, an argument batch_size"
+        )
+    defaults = (_parameters(f)["batch_size"].default for f in asking)
+    known = [x for x in defaults if isinstance(x, int)]
+    usual = getattr(thing, "batch_size", known[0] if known else BATCH if asking else 1)
+    return Preset(steps=getattr(thing, "steps", STEPS), batch=usual)
+
+
+def check(name: str, thing: Any) -> None:
+    """Raises UsageError for what is missing in a task, and for what it asks that nobody gives."""
+    if not inspect.isfunction(thing):  # what a function returns is seen when it is called
+        for function, about in FUNCTIONS.items():
+            if not hasattr(thing, function):
+                raise UsageError(f"--task {name} has no function {about}")
+            if isinstance(getattr(thing, function), nn.Module):
+                raise UsageError(
+                    f"--task {name}: {function} is a module, but every run needs a new one: make "
+                    "it a function that returns the module"
+                )
+    if not (inspect.isclass(thing) or inspect.isfunction(thing)):
+        return
+    for parameter in _parameters(thing).values():
+        required = parameter.default is parameter.empty and parameter.kind not in (
+            parameter.VAR_POSITIONAL,
+            parameter.VAR_KEYWORD,
+        )
+        if required and parameter.name not in GIVEN:
+            raise UsageError(
+                f"--task {name} asks for {parameter.name!r}, and is given {' and '.join(GIVEN)} "
+                "alone: give it a default"
+            )
+
+
+def to_device(batch: Any, where: nn.Module | torch.device | str) -> Any:
+    """A batch with its tensors, in whatever tuples, lists and dicts, on a model's or any device.
+
+    >>> to_device({"x": torch.zeros(1), "name": "first"}, "cpu")
+    {'x': tensor([0.]), 'name': 'first'}
+    """
+    device = next(where.parameters()).device if isinstance(where, nn.Module) else where
+    return tree_map(lambda x: x.to(device) if hasattr(x, "to") else x, batch)
+
+
+def _made(place: str, given: dict[str, int]) -> Any:
+    """What has the functions of a task: a module, or an object that is made for a run."""
+    thing = user_source.load(place)
+    is_made = inspect.isclass(thing) or inspect.isfunction(thing)
+    return thing(**_asked_for(thing, given)) if is_made else thing
+
+
+def _functions(thing: Any) -> list[Callable[..., Any]]:
+    return [getattr(thing, name) for name in FUNCTIONS if hasattr(thing, name)]
+
+
+def _parameters(function: Any) -> MappingProxyType[str, inspect.Parameter]:
+    return inspect.signature(function).parameters if callable(function) else MappingProxyType({})
+
+
+def _asked_for(function: Any, given: dict[str, int]) -> dict[str, int]:
+    return {name: value for name, value in given.items() if name in _parameters(function)}
+
+
+def _seed_all(seed: int) -> None:
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
+
+
+@contextmanager
+def seeded(seed: int, device: str) -> Iterator[None]:
+    """Random numbers of torch, NumPy and Python from a seed; what was drawn from goes on after."""
+    devices = [torch.cuda.current_device()] if device.startswith("cuda") else []
+    of_numpy, of_python = np.random.get_state(), random.getstate()
+    with torch.random.fork_rng(devices):
+        _seed_all(seed)
+        try:
+            yield
+        finally:
+            np.random.set_state(of_numpy)
+            random.setstate(of_python)

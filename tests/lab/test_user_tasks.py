@@ -1,0 +1,349 @@
+"""The user's own task: found, asked for what it has, trained and resumed, and its errors."""
+
+import json
+import random
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from deva_lab import user_tasks
+from deva_lab.cli import main
+from deva_lab.entrants import Entrant
+from deva_lab.errors import UsageError
+from deva_lab.plan import Request, plan
+from deva_lab.summary import read_results
+from deva_lab.tasks import make_task
+from deva_lab.user_source import of_object
+
+FUNCTIONS = """
+import torch
+from torch import nn
+
+steps = 6
+batch_size = 4
+target = torch.eye(5)
+
+
+def model():
+    return nn.Sequential(nn.Linear(5, 7), nn.Dropout(0.5), nn.Linear(7, 5))
+
+
+def batch(step, batch_size):
+    return {"x": torch.randn(batch_size, 5), "name": "gaussian"}
+
+
+def loss(model, batch):
+    return (model(batch["x"]) - batch["x"] @ target).square().mean()
+
+
+def validate(model):
+    assert not model.training
+    return loss(model, {"x": torch.randn(50, 5)})
+"""
+CLASS = """
+from beside import width
+import torch
+from torch import nn
+
+
+class Task:
+    unit = "tokens"
+    steps = 5
+
+    def __init__(self, seed, batch_size=3):
+        self.seed, self.rows = seed, batch_size
+
+    def model(self):
+        return nn.Linear(width, width)
+
+    def batch(self, step):
+        return [torch.full((self.rows, width), float(self.seed + step))]
+
+    def loss(self, model, batch):
+        return model(batch[0]).square().mean()
+
+    def validate(self, model):
+        return {"loss": self.loss(model, self.batch(0)), "accuracy": 0.5}
+"""
+
+
+def deva(*words: str | Path) -> int:
+    return main([str(word) for word in words])
+
+
+def written(folder: Path, text: str = FUNCTIONS, name: str = "my_task.py") -> Path:
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def settings_of(task: object, **changes):
+    (settings,) = plan(Request((Entrant.parse("adamw"),), task=str(task)))
+    return settings.changed(**changes)
+
+
+def task_of(task: object, **changes):
+    return make_task(settings_of(task, **changes), lambda text: None)
+
+
+# --- The contract --------------------------------------------------------------------------------
+
+
+def test_model_and_batches_depend_on_the_seed_and_the_step_alone(tmp_path):
+    path = written(tmp_path)
+    one, same, other = (task_of(path, seed=seed) for seed in (3, 3, 4))
+    models = [each.model() for each in (one, same, other)]
+    first, again, different = (model[0].weight for model in models)
+    assert first.equal(again)
+    assert not first.equal(different)
+    torch.randn(9), np.random.rand(), random.random()
+    assert one.batch(5)["x"].equal(same.batch(5)["x"])
+    assert not one.batch(5)["x"].equal(same.batch(6)["x"])
+    assert not one.batch(5)["x"].equal(other.batch(5)["x"])
+
+
+def test_what_a_task_does_leaves_the_random_numbers_of_the_training_alone(tmp_path):
+    task = task_of(written(tmp_path))
+    model = task.model()
+    states = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()
+    task.batch(0)
+    task.validate(model)
+    assert torch.get_rng_state().equal(states[0])
+    assert (np.random.get_state()[1] == states[1]).all()
+    assert random.getstate() == states[2]
+    assert model.training
+    assert all(module.training for module in model.modules())
+
+
+def test_steps_batch_and_units_are_those_of_the_task_unless_given(tmp_path):
+    path = written(tmp_path)
+    settings = settings_of(path)
+    assert (settings.steps, settings.batch) == (6, 4)
+    assert task_of(path).units == 4
+    assert task_of(path).unit == "samples"
+    request = Request((Entrant.parse("adamw"),), task=str(path), steps=9, batch=2)
+    (settings,) = plan(request)
+    assert (settings.steps, settings.batch) == (9, 2)
+    assert len(make_task(settings, lambda text: None).batch(0)["x"]) == 2
+
+
+def test_a_class_is_made_for_each_run_and_imports_what_lies_beside_it(tmp_path):
+    written(tmp_path, "width = 6", "beside.py")
+    path = written(tmp_path, CLASS)
+    settings = settings_of(path)
+    assert (settings.steps, settings.batch) == (5, 3)
+    task = task_of(path, seed=2)
+    assert task.batch(1)[0].equal(torch.full((3, 6), 3.0))
+    assert (task.unit, task.units) == ("tokens", 18)  # all elements
+    found = task.validate(task.model())
+    assert set(found) == {"loss", "accuracy"}
+
+
+def test_a_task_in_a_module(tmp_path, monkeypatch):
+    written(tmp_path / "kit", "", "__init__.py")
+    text = CLASS.replace("from beside import width", "width = 3").replace("Task", "Mine")
+    written(tmp_path / "kit", text, "tasks.py")
+    monkeypatch.chdir(tmp_path)
+    settings = settings_of("kit.tasks:Mine")
+    assert settings.task == "kit.tasks:Mine"
+    assert task_of("kit.tasks:Mine").batch(0)[0].shape == (3, 3)
+    with pytest.raises(UsageError, match="no module kit.others"):
+        settings_of("kit.others:Mine")
+    with pytest.raises(UsageError, match="no Other in kit.tasks"):
+        settings_of("kit.tasks:Other")
+
+
+def test_different_tasks_are_different_runs_wherever_they_lie(tmp_path):
+    here, there = written(tmp_path / "a"), written(tmp_path / "b")
+    assert settings_of(here).id == settings_of(there).id  # the same text under the same name
+    written(tmp_path / "b", FUNCTIONS.replace("0.5", "0.25"))
+    assert settings_of(here).id != settings_of(there).id
+    assert "task_place" not in settings_of(here).saved()
+
+
+def test_batches_are_moved_whatever_holds_them():
+    batch = {"x": torch.zeros(2), "more": [(torch.ones(1), "name"), None]}
+    moved = user_tasks.to_device(batch, nn.Linear(1, 1, device="meta"))
+    assert moved["x"].is_meta
+    assert moved["more"][0][0].is_meta
+    assert moved["more"][0][1] == "name"
+
+
+# --- What is wrong is said at once ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("def validate", "def evaluate"), "has no function validate(model), which returns"),
+        (("import torch\n", "import torhc\n"), "No module named 'torhc' (line 2)"),
+        (("steps = 6", "steps = 6 +"), "SyntaxError: invalid syntax (line 5)"),
+        (("steps = 6", "raise SystemExit(3)"), "cannot be imported: SystemExit: 3 (line 5)"),
+        (("def model():", "model = nn.Linear(5, 5)\n\ndef other():"), "every run needs a new one"),
+        (("steps = 6", "steps = 0"), "--steps must be at least 1"),
+    ],
+)
+def test_a_task_that_cannot_be_used(tmp_path, monkeypatch, capsys, change, said):
+    monkeypatch.chdir(tmp_path)
+    path = written(tmp_path, FUNCTIONS.replace(*change))
+    assert deva("compare", "--task", path) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--task", "none.py"], "there is no task at none.py: `deva init-task` writes"),
+        (["--task", "my_task.py", "--data", "x"], "--data is for tasks of the laboratory"),
+        (["--task", "my_task.py", "--size", "tiny"], "--size is for tasks of the laboratory"),
+        (["--task", "whole.py", "--batch", "3"], "--batch 3: whole.py does not ask for it"),
+        (["--task", "odd.py"], "odd.py asks for 'path', and is given seed and batch_size alone"),
+        (["--task", "my_task"], "a task of your own is a file"),
+    ],
+)
+def test_a_request_that_does_not_fit(tmp_path, monkeypatch, capsys, words, said):
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path)
+    whole = FUNCTIONS.replace("batch_size = 4", "").replace(", batch_size)", ")")
+    written(tmp_path, whole.replace("batch_size", "4"), "whole.py")
+    text = CLASS.replace("seed, batch_size=3", "seed, path").replace("from beside", "# ")
+    written(tmp_path, text, "odd.py")
+    assert deva("compare", *words) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        ({"model": lambda: "net"}, "model of SimpleNamespace .* must return a torch.nn.Module"),
+        ({"loss": lambda model, batch: 1.0}, "loss of SimpleNamespace .* must return a tensor"),
+        ({"validate": lambda model: None}, "validate of SimpleNamespace .* a number, or a dict"),
+    ],
+)
+def test_what_a_function_returns_is_checked(function, said):
+    functions = {
+        "model": lambda: nn.Linear(1, 1),
+        "batch": lambda step: torch.zeros(1, 1),
+        "loss": lambda model, batch: model(batch).sum(),
+        "validate": lambda model: 1.0,
+    }
+    task = task_of(of_object(SimpleNamespace(**{**functions, **function})))
+    with pytest.raises(TypeError, match=said):
+        task.loss(task.model(), task.batch(0)) and task.validate(task.model())
+
+
+# --- Commands ------------------------------------------------------------------------------------
+
+
+def curves(folder: Path) -> dict[str, list[float]]:
+    return {x["id"]: x["curve"]["loss"] for x in read_results(folder / "results.jsonl")}
+
+
+def test_runs_side_by_side_have_the_bits_of_runs_in_turn(tmp_path):
+    path = written(tmp_path)
+    words = ["--task", path, "--optimizers", "deva,adamw", "--seeds", "2"]
+    for jobs in ("1", "2"):
+        assert deva("compare", *words, "--jobs", jobs, "--out", tmp_path / jobs) == 0
+    assert len(curves(tmp_path / "1")) == 4
+    assert curves(tmp_path / "1") == curves(tmp_path / "2")
+    page = (tmp_path / "1" / "report.html").read_text()
+    assert "my_task.py" in page
+
+
+def test_resume_finds_the_task_again_and_says_if_it_has_changed(tmp_path, monkeypatch, capsys):
+    path, out = written(tmp_path / "here"), tmp_path / "out"
+    monkeypatch.chdir(path.parent)
+    words = ["--optimizers", "adamw", "--jobs", "1"]
+    assert deva("compare", "--task", "my_task.py", *words, "--out", out) == 0
+    assert (out / "my_task.py").read_text() == FUNCTIONS
+    assert json.loads((out / "options.json").read_text())["task"] == str(path.resolve())
+    monkeypatch.chdir(tmp_path)
+    assert deva("compare", "--resume", out, "--seeds", "2", "--jobs", "1") == 0
+    assert "has changed" not in capsys.readouterr().out
+    path.write_text(FUNCTIONS + "# another line\n")
+    assert deva("compare", "--resume", out, "--seeds", "3", "--jobs", "1") == 0
+    said = capsys.readouterr().out
+    assert "my_task.py has changed since this comparison was begun" in said
+    assert "2 runs are done already, 1 to go" in said
+    path.unlink()
+    assert deva("compare", "--resume", out) == 2
+    assert "the folder of a comparison has a copy" in capsys.readouterr().err
+    assert deva("compare", "--resume", out, "--task", out / "my_task.py") == 0
+    assert len(curves(out)) == 3
+
+
+def test_train_takes_a_task_too_and_counts_its_units(tmp_path):
+    path, out = written(tmp_path), tmp_path / "out"
+    assert deva("train", "--task", path, "--tokens", "32", "--out", out) == 0
+    (result,) = read_results(out / "results.jsonl")
+    assert (result["step"], result["unit"], result["units"]) == (8, "samples", 4)
+
+
+def test_a_step_is_measured_on_the_matrices_of_a_task(tmp_path, capsys):
+    path = written(tmp_path)
+    quick = ["--rounds", "2", "--steps", "1", "--refresh-every", "1", "--warmup", "1"]
+    words = ["--only", "muon", "--no-profile", "--peak-size", "16", "--out", tmp_path / "step"]
+    assert deva("bench", "step", "--task", path, *quick, *words) == 0
+    (found,) = json.loads((tmp_path / "step.json").read_text())["sets"]
+    assert "my_task.py" in capsys.readouterr().out
+    assert found["name"] == "my_task.py"
+    assert sorted(map(tuple, found["shapes"])) == [(7, 5)]  # the last layer is the head
+
+
+# --- Failures ------------------------------------------------------------------------------------
+
+
+def failing(folder: Path, how: str) -> Path:
+    """A task that fails in the fourth batch of seed 1 as long as there is a file `fail`."""
+    (folder / "fail").touch()
+    batch = "def batch(step, batch_size, seed):\n    import os\n"
+    fault = f"    if step == 3 and seed == 1 and os.path.exists({str(folder / 'fail')!r}):\n"
+    text = FUNCTIONS.replace("def batch(step, batch_size):\n", f"{batch}{fault}        {how}\n")
+    return written(folder, text)
+
+
+@pytest.mark.parametrize(
+    ("how", "error", "jobs"),
+    [
+        ("raise ValueError('no such column\\nat all')", "ValueError: no such column\nat all", "2"),
+        ("raise torch.OutOfMemoryError('full')", "torch.OutOfMemoryError: full", "1"),
+        ("raise SystemExit(3)", "SystemExit: 3", "1"),
+    ],
+)
+def test_a_run_that_fails_is_a_row_and_the_others_go_on(tmp_path, capsys, how, error, jobs):
+    path, out = failing(tmp_path, how), tmp_path / "out"
+    words = ["--task", path, "--optimizers", "adamw,lion", "--seeds", "3", "--jobs", jobs]
+    assert deva("compare", *words, "--save-every", "0", "--out", out) == 1
+    said = capsys.readouterr().out
+    assert f"adamw at lr 0.005, seed 1, failed after step 3: {error.splitlines()[0]}" in said
+    assert f"To try again: deva compare --resume {out}" in said
+    results = {x["id"]: x for x in read_results(out / "results.jsonl")}
+    failed = [x for x in results.values() if x["status"] == "failed"]
+    assert [x["settings"]["seed"] for x in failed] == [1, 1]
+    assert {x["error"] for x in failed} == {error}
+    assert failed[0]["curve"]["step"] == [0, 1, 2, 3]
+    assert len(results) == 6
+    for result in failed:
+        trace = (out / "runs" / result["id"] / "error.txt").read_text()
+        assert "my_task.py" in trace
+        assert trace.strip().endswith(error)
+    (tmp_path / "fail").unlink()  # the user has mended it
+    assert deva("compare", "--resume", out, "--jobs", jobs) == 0
+    again = read_results(out / "results.jsonl")
+    assert {x["status"] for x in again} == {"finished"}
+    assert not list((out / "runs").iterdir())
+
+
+def test_every_run_may_fail(tmp_path, capsys):
+    path = written(tmp_path, FUNCTIONS.replace("def model():", "def model():\n    1 / 0\n"))
+    assert deva("compare", "--task", path, "--jobs", "1", "--out", tmp_path / "out") == 1
+    assert "ZeroDivisionError: division by zero" in capsys.readouterr().out
+    assert (tmp_path / "out" / "report.html").is_file()
+    assert deva("train", "--task", path, "--out", tmp_path / "one") == 1
+    assert "failed after step 0: ZeroDivisionError" in capsys.readouterr().out
