@@ -37,7 +37,7 @@ def test_a_notebook_shows_table_and_figure():
 
 def test_all_runs_may_have_failed(tmp_path):
     found = Comparison([FAILED])
-    found.write(tmp_path)
+    found.publish(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"curves.png", "curves.svg", "report.html"}
     assert "Every run failed." in found.page()
     assert "Every run failed." in found._repr_html_()
@@ -53,7 +53,7 @@ def test_results_are_looked_at_once(tmp_path, monkeypatch):
     means = []
     monkeypatch.setattr(summary, "mean_curve", lambda runs: means.append(runs) or mean(runs))
     found = Comparison(comparison())
-    found.write(tmp_path)
+    found.publish(tmp_path)
     found.table()
     assert len(means) == len(found.rows)
 
