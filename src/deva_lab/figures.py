@@ -95,8 +95,10 @@ def inline_svg(figure: Figure, name: str, dark: Mapping[str, str]) -> str:
     text = re.sub(r'(?<=<g) id="[^"]*"| font-family: [^;]*;', "", text)
     text = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(\.\d\d)\d+", r"\1", tag[0]), text)
     text = re.sub(r"\s*\n\s*", " ", text)
-    for light, other in {**DARK, **dark}.items():
-        text = text.replace(light, f"light-dark({light}, {other})")
+    colours = {**DARK, **dark}
+    text = re.sub(
+        "|".join(colours), lambda light: f"light-dark({light[0]}, {colours[light[0]]})", text
+    )
     return f'<svg viewBox="{box[1] if box else ""}" role="img" aria-label="{escape(name)}">{text}'
 
 
