@@ -47,6 +47,7 @@ def compare(
     device: str | None = None,
     dtype: DType = "float32",
     compile: bool = False,
+    telemetry: int | None = None,
     jobs: int | None = None,
     out: str | Path | None = None,
     baseline: str | None = None,
@@ -74,6 +75,7 @@ def compare(
         device: The accelerator unless given, if there is one.
         dtype: Of products.
         compile: Whether to compile the model.
+        telemetry: Keep what the optimizers did every so many steps, for the report.
         jobs: Runs side by side; as cores allow unless given. A class or an object is trained in
             this process, one run after the other.
         out: A folder that keeps the runs: those that it has results of are not carried out again.

@@ -3,36 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from .curves import Curve, loss_range, rate_range
-from .figures import GREY, INK, draw, make_figure
+from .curves import Band, Curve, loss_range, rate_range
+from .figures import GREY, INK, draw, inline_svg, make_figure
 from .palette import Style
 from .summary import Point, Summary
+from .telemetry import Quantity
 from .wording import count, listed, rate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+T = TypeVar("T")
 MOST_LABELS = 12  # beside the lines; more of them go into a legend
 
 
-def draw_curves(summary: Summary, folder: Path) -> list[Path]:
-    """The paths of curves.svg and curves.png, drawn into a folder that exists."""
-    png, svg = draw(folder, "curves", _size(summary), lambda figure: fill(figure, summary))
-    return [svg, png]
+def write_figure(summary: Summary, folder: Path) -> tuple[Path, Path]:
+    """The paths of curves.png and curves.svg, drawn into a folder that exists."""
+    return draw(folder, "curves", _size(summary), lambda figure: _fill(figure, summary))
 
 
 def figure_of(summary: Summary) -> Figure:
     """The same as a figure of matplotlib."""
-    return make_figure(_size(summary), lambda figure: fill(figure, summary))
+    return make_figure(_size(summary), lambda figure: _fill(figure, summary))
 
 
-def fill(figure: Figure, summary: Summary) -> None:
-    """Draw losses, and rates where they varied, into an empty figure."""
+def _fill(figure: Figure, summary: Summary) -> None:
     if not summary.varied:
         draw_losses(figure.add_subplot(), figure, summary)
         return
@@ -45,34 +45,95 @@ def _size(summary: Summary) -> tuple[float, float]:
     return (9.0 if summary.varied else 6.4, 4.0)
 
 
+# --- For the page ---------------------------------------------------------------------------------
+
+
+def losses_svg(summary: Summary) -> str:
+    """The losses along the way, as an element of a page."""
+    figure = make_figure((9.6, 5.0), lambda fig: draw_losses(fig.add_subplot(), fig, summary))
+    return inline_svg(figure, f"Validation loss against {summary.unit}", _dark(summary))
+
+
+def rates_svg(summary: Summary) -> str:
+    """The final losses over learning rates, as an element of a page."""
+    figure = make_figure((9.6, 4.0), lambda fig: draw_rates(fig.add_subplot(), summary))
+    return inline_svg(figure, "Final validation loss against the learning rate", _dark(summary))
+
+
+def telemetry_svg(summary: Summary, quantity: Quantity) -> str:
+    """A quantity of telemetry over steps, as an element of a page."""
+
+    def fill(figure: Figure) -> None:
+        axes = figure.add_subplot()
+        for label, band in summary.telemetry[quantity.key].items():
+            _draw_band(axes, band, summary.looks[label])
+        if quantity.logarithmic:
+            axes.set_yscale("log", nonpositive="mask")
+        axes.set_xlim(left=0)
+        axes.xaxis.set_major_formatter(lambda value, _: count(value))
+        axes.locator_params(axis="x", nbins=5)
+        axes.set_xlabel("steps")
+        axes.grid(axis="y")
+
+    figure = make_figure((4.0, 2.4), fill)
+    return inline_svg(figure, f"{quantity.title} against steps", _dark(summary))
+
+
+def _dark(summary: Summary) -> dict[str, str]:
+    return {look.light: look.dark for look in summary.looks.values()}
+
+
+# --- Parts ----------------------------------------------------------------------------------------
+
+
 def draw_losses(axes: Axes, figure: Figure, summary: Summary) -> None:
-    """Draw each optimizer's loss along the way, at its own best rate."""
-    curves, looks = summary.curves, summary.looks
-    low, high, logarithmic = loss_range(list(curves.values()))
-    if logarithmic:
-        axes.set_yscale("log")
-    axes.set_ylim(low, high)
-    for label, curve in curves.items():
-        draw_curve(axes, curve, looks[label])
-    axes.set_xlim(0, max((max(c.units, default=0) for c in curves.values()), default=0) or 1)
-    axes.xaxis.set_major_formatter(lambda value, _: count(value))
-    axes.locator_params(axis="x", nbins=6)
-    axes.set_xlabel(summary.unit)
-    axes.set_ylabel("validation loss")
-    axes.grid(axis="y")
-    _name_lines(axes, figure, curves, looks)
-    lost = [looks[row.label].name for row in summary.rows if row.diverged]
+    """Draw each optimizer's loss along the way, at its own best rate, with its name at the end."""
+    curves = {summary.looks[label]: curve for label, curve in summary.curves.items()}
+    draw_curves(axes, curves, x=summary.unit)
+    _name_lines(axes, figure, curves)
+    lost = [summary.looks[row.label].name for row in summary.rows if row.diverged]
     if lost:
         place: dict[str, Any] = {"ha": "right", "va": "top", "transform": axes.transAxes}
         axes.text(0.98, 0.97, f"diverged: {listed(lost)}", color=GREY, fontsize=8, **place)
 
 
-def draw_curve(axes: Axes, curve: Curve, look: Style) -> None:
-    """Draw a loss over units, with a band from the lowest to the highest over seeds."""
+def draw_curves(
+    axes: Axes,
+    curves: Mapping[Style, Curve],
+    *,
+    x: str,
+    y: str = "validation loss",
+    fitted: Sequence[Curve] = (),
+) -> None:
+    """Draw losses, each with a band from the lowest to the highest over seeds.
+
+    Args:
+        axes: Where.
+        curves: Look → curve.
+        x: What is counted along the way.
+        y: What the loss is in.
+        fitted: The curves that must be in view; all, if none are given.
+    """
+    low, high, logarithmic = loss_range(list(fitted or curves.values()))
+    if logarithmic:
+        axes.set_yscale("log")
+    axes.set_ylim(low, high)
+    for look, curve in curves.items():
+        _draw_band(axes, Band(curve.units, curve.loss, curve.low, curve.high), look)
+    axes.set_xlim(0, max((max(c.units, default=0) for c in curves.values()), default=0) or 1)
+    axes.xaxis.set_major_formatter(lambda value, _: count(value))
+    axes.locator_params(axis="x", nbins=6)
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.grid(axis="y")
+
+
+def _draw_band(axes: Axes, band: Band, look: Style) -> None:
     order = 3 if look.width > 2 else 2
-    band: dict[str, Any] = {"color": look.light, "alpha": 0.16, "linewidth": 0, "zorder": order}
-    axes.fill_between(curve.units, curve.low, curve.high, **band)
-    axes.plot(curve.units, curve.loss, label=look.name, zorder=order, **line_style(look))
+    area: dict[str, Any] = {"color": look.light, "alpha": 0.16, "linewidth": 0, "zorder": order}
+    axes.fill_between(band.x, band.low, band.high, **area)
+    style = {**line_style(look), "label": look.name, "gid": "line", "zorder": order}
+    axes.plot(band.x, band.middle, **style)
 
 
 def line_style(look: Style) -> dict[str, Any]:
@@ -86,53 +147,50 @@ def line_style(look: Style) -> dict[str, Any]:
     }
 
 
-def _name_lines(
-    axes: Axes, figure: Figure, curves: dict[str, Curve], looks: dict[str, Style]
-) -> None:
+def _name_lines(axes: Axes, figure: Figure, curves: Mapping[Style, Curve]) -> None:
     """Writes the names at the ends of the lines, or a legend where they are too many."""
     right = axes.get_xlim()[1]
     ends = {
-        label: curve.loss[-1]
-        for label, curve in curves.items()
+        look: curve.loss[-1]
+        for look, curve in curves.items()
         if curve.loss and curve.units[-1] >= 0.9 * right
     }
     if len(ends) > MOST_LABELS:
         axes.legend(frameon=False, fontsize=7, ncols=2, labelcolor=INK)
         return
-    heights = {label: axes.transData.transform((right, end))[1] for label, end in ends.items()}
-    points = 72 / figure.dpi
+    heights = {look: axes.transData.transform((right, end))[1] for look, end in ends.items()}
     places = spread_out(heights, gap=0.05 * axes.get_window_extent().height)
-    for label, height in places.items():
+    for look, height in places.items():
         axes.annotate(
-            looks[label].name,
-            xy=(right, ends[label]),
-            xytext=(5, (height - heights[label]) * points),
+            look.name,
+            xy=(right, ends[look]),
+            xytext=(5, (height - heights[look]) * 72 / figure.dpi),
             textcoords="offset points",
             va="center",
-            color=looks[label].light,
+            color=look.light,
             fontsize=8.5,
-            fontweight="bold" if looks[label].width > 2 else "normal",
+            fontweight="bold" if look.width > 2 else "normal",
             annotation_clip=False,
         )
 
 
-def spread_out(heights: dict[str, float], *, gap: float) -> dict[str, float]:
+def spread_out(heights: Mapping[T, float], *, gap: float) -> dict[T, float]:
     """The heights moved apart as little as it takes to keep the gap, in the same order.
 
     >>> spread_out({"a": 1.0, "b": 1.0, "c": 9.0}, gap=2.0)
     {'a': 0.0, 'b': 2.0, 'c': 9.0}
     """
-    groups: list[tuple[list[str], float]] = []  # names that stand together, their middle
-    for label in sorted(heights, key=lambda label: heights[label]):
-        names, middle = [label], heights[label]
+    groups: list[tuple[list[T], float]] = []  # names that stand together, their middle
+    for name in sorted(heights, key=lambda name: heights[name]):
+        names, middle = [name], heights[name]
         while groups and middle - groups[-1][1] < gap * (len(names) + len(groups[-1][0])) / 2:
             names = groups.pop()[0] + names
             middle = sum(heights[each] for each in names) / len(names)
         groups.append((names, middle))
     return {
-        label: middle + gap * (index - (len(names) - 1) / 2)
+        name: middle + gap * (index - (len(names) - 1) / 2)
         for names, middle in groups
-        for index, label in enumerate(names)
+        for index, name in enumerate(names)
     }
 
 
@@ -156,6 +214,7 @@ def _draw_rate_curve(axes: Axes, points: Sequence[Point], look: Style) -> None:
     shown = [point for point in points if math.isfinite(point[1])]
     lost = [lr for lr, loss, _ in points if math.isinf(loss)]
     style = {**line_style(look), "marker": "o", "markersize": 3.5, "capsize": 2, "elinewidth": 0.8}
+    style["gid"] = "line"
     if shown:
         rates, losses, spreads = zip(*shown, strict=True)
         axes.errorbar(rates, losses, yerr=[spread or 0.0 for spread in spreads], **style)

@@ -67,12 +67,12 @@ class Comparison(Summary):
 
     def page(self) -> str:
         """The page as HTML."""
-        return report.render(self, command=self.command, title=self.title)
+        return report.page(self, command=self.command, title=self.title)
 
-    def write(self, folder: Path) -> Path:
-        """The path of the page; beside it are curves.svg and curves.png."""
-        charts.draw_curves(self, folder)
-        return self.report(folder / "report.html")
+    def publish(self, folder: Path) -> str:
+        """The table and the path of the page, which is in the folder with the curves beside it."""
+        charts.write_figure(self, folder)
+        return f"{self.table()}\n\n{self.report(folder / 'report.html')}"
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""

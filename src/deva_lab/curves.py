@@ -22,6 +22,16 @@ class Curve:
     high: list[float]
 
 
+@dataclass(frozen=True)
+class Band:
+    """A line with what lies around it."""
+
+    x: Sequence[float]
+    middle: Sequence[float]
+    low: Sequence[float]
+    high: Sequence[float]
+
+
 def finite(value: float | None) -> bool:
     """Whether a value of a curve is a number; JSON has null where it was not."""
     return value is not None and math.isfinite(value)

@@ -14,6 +14,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 import deva_optim
+from deva_optim.optimizer import BaseOptimizer
 
 from .authors import AuthorsDeVASinf
 from .errors import UsageError, unknown
@@ -110,6 +111,12 @@ class Entrant:
         """Its own learning rate, or what was found for its settings, or the optimizer's usual."""
         usual = TUNED.get(self.label, ENTRANTS[self.name].lr)
         return usual if self.lr is None else self.lr
+
+    @property
+    def has_telemetry(self) -> bool:
+        """Whether its steps can be recorded: those of PyTorch's optimizers cannot."""
+        build = ENTRANTS[self.name].build
+        return isinstance(build, type) and issubclass(build, BaseOptimizer)
 
     def build(self, model: nn.Module, lr: float, ranks: ProcessGroup | None = None) -> Optimizer:
         """The optimizer for a model, its parameters routed to matrices and the rest.

@@ -1,9 +1,12 @@
-"""How every figure looks, and how one is drawn into files."""
+"""How every figure looks, and how one is drawn into files or into a page."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import io
+import re
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,7 +15,8 @@ from .errors import MissingExtra
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-GREY, INK = "#5a5a5a", "#333333"
+GREY, INK, GRID = "#5a5a5a", "#333333", "#e6e6e6"
+DARK = {GREY: "#a3a7ad", INK: "#d0d2d4", GRID: "#25292e"}  # the same on a dark page
 DPI: Final = 200
 LOOK: dict[Any, Any] = {
     "font.family": "sans-serif",
@@ -28,7 +32,7 @@ LOOK: dict[Any, Any] = {
     "ytick.color": GREY,
     "xtick.labelcolor": INK,
     "ytick.labelcolor": INK,
-    "grid.color": "#e6e6e6",
+    "grid.color": GRID,
     "grid.linewidth": 0.6,
     "svg.fonttype": "none",
     "svg.hashsalt": "deva",  # the same results give the same file
@@ -64,6 +68,38 @@ def make_figure(size: tuple[float, float], fill: Callable[[Figure], None]) -> Fi
         FigureCanvasAgg(figure)
         fill(figure)
     return figure
+
+
+def svg(figure: Figure, *, transparent: bool = False) -> str:
+    """The figure as the text of an SVG file."""
+    out = io.StringIO()
+    with look():
+        figure.savefig(out, format="svg", transparent=transparent, metadata={"Date": None})
+    return out.getvalue()
+
+
+def inline_svg(figure: Figure, name: str, dark: Mapping[str, str]) -> str:
+    """The figure as an element of a page, as wide as its place, with a second set of colours.
+
+    Args:
+        figure: The figure.
+        name: What it shows, for those who do not see it.
+        dark: Colour → the one in its place on a dark page; that of axes and text is known.
+    """
+    text = svg(figure, transparent=True).partition("<svg ")[2]
+    box = re.search(r'viewBox="([^"]*)"', text)
+    text = text.partition(">")[2]
+    # What belongs to a file alone goes, and so do names that another figure of the page has, too.
+    text = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", text, flags=re.S)
+    text = text.replace('<g id="line"', '<g class="line"')
+    text = re.sub(r'(?<=<g) id="[^"]*"| font-family: [^;]*;', "", text)
+    text = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(\.\d\d)\d+", r"\1", tag[0]), text)
+    text = re.sub(r"\s*\n\s*", " ", text)
+    colours = {**DARK, **dark}
+    text = re.sub(
+        "|".join(colours), lambda light: f"light-dark({light[0]}, {colours[light[0]]})", text
+    )
+    return f'<svg viewBox="{box[1] if box else ""}" role="img" aria-label="{escape(name)}">{text}'
 
 
 def look() -> AbstractContextManager[None]:

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import fmean
 
+from .entrants import Entrant
+from .errors import UsageError
 from .palette import name
 from .summary import Failure, Row, Summary
 from .tables import aligned, markdown_table
 from .tuned import TUNED
-from .wording import NONE, listed, loss, loss_format, megabytes, milliseconds, percent, rate
+from .wording import (
+    NONE,
+    listed,
+    loss,
+    loss_format,
+    megabytes,
+    milliseconds,
+    percent,
+    rate,
+    with_spread,
+)
 
 Column = tuple[str, list[str]]  # heading, in one or two lines, and cells
 
@@ -67,8 +78,7 @@ def spec_of(summary: Summary) -> str:
 
 
 def _loss(row: Row, spec: str) -> str:
-    text = loss(row.final, spec)
-    return text if row.spread is None else f"{text} ± {row.spread:{spec}}"
+    return with_spread(row.final, row.spread, spec)
 
 
 def _rates(failures: Sequence[Failure]) -> list[str]:
@@ -84,6 +94,34 @@ def _even(cells: list[str]) -> list[str]:
 def _short(error: str) -> str:
     line = next(iter(error.strip().splitlines()), "")
     return line if len(line) <= WIDE else f"{line[: WIDE - 1]}…"
+
+
+def tuned(summary: Summary) -> list[Column]:
+    """A table of each optimizer at its usual rate and at its best one, where both were run."""
+    spec, rows = spec_of(summary), []
+    for row in summary.rows:
+        losses = {lr: (final, spread) for lr, final, spread in summary.sensitivity[row.label]}
+        usual = usual_rate(row.label)
+        if row.rates > 1 and usual in losses and math.isfinite(row.final):
+            final, spread = losses[usual]
+            gain = loss(final - row.final, spec) if math.isfinite(final) else NONE
+            rows.append((row, rate(usual), with_spread(final, spread, spec), gain))
+    return [
+        ("optimizer", [row.label for row, *_ in rows]),
+        ("usual\nlr", [usual for _, usual, _, _ in rows]),
+        ("loss\nat it", [final for _, _, final, _ in rows]),
+        ("best\nlr", [rate(row.lr) for row, *_ in rows]),
+        ("loss\nat it", [_loss(row, spec) for row, *_ in rows]),
+        ("gained by\ntuning", [gain for *_, gain in rows]),
+    ]
+
+
+def usual_rate(label: str) -> float | None:
+    """The learning rate that an optimizer of the laboratory has unless one is given."""
+    try:
+        return Entrant.parse(label).default_lr
+    except UsageError:
+        return None
 
 
 # --- Notes ----------------------------------------------------------------------------------------
@@ -123,29 +161,19 @@ def notes(summary: Summary) -> list[str]:
 
 
 def noise(summary: Summary) -> list[str]:
-    """A sentence on which differences of final losses are chance; none where nothing ended.
-
-    The spreads of all optimizers are pooled. Two means differ by chance, in 19 of 20 cases, by less
-    than Student's t times the standard error of their difference.
-    """
-    ended = [row for row in summary.rows if math.isfinite(row.final)]
-    known = [(row.spread, row.seeds) for row in ended if row.spread is not None]
+    """A sentence on which differences of final losses are chance; none where nothing ended."""
     spec = spec_of(summary)
-    if not known:
-        if not ended or spec.endswith("e"):
-            return []
+    if summary.noise is not None:
+        spread, chance = summary.noise
         return [
-            f"One seed each: the spread is not known, and a difference below about {LEAST} "
-            "should not be believed."
+            f"Noise: from seed to seed a final loss varies by ± {spread:{spec}}, so a difference "
+            f"of two means below about {chance:{spec}} may be chance."
         ]
-    from scipy.stats import t  # takes a second to import
-
-    freedom = sum(seeds - 1 for _, seeds in known)
-    spread = math.sqrt(sum(s * s * (seeds - 1) for s, seeds in known) / freedom)
-    chance = t.ppf(0.975, freedom) * spread * math.sqrt(2 / fmean(seeds for _, seeds in known))
+    if spec.endswith("e") or not any(math.isfinite(row.final) for row in summary.rows):
+        return []
     return [
-        f"Noise: from seed to seed a final loss varies by ± {spread:{spec}}, so a difference of "
-        f"two means below about {chance:{spec}} may be chance."
+        f"One seed each: the spread is not known, and a difference below about {LEAST} should not "
+        "be believed."
     ]
 
 
@@ -166,8 +194,16 @@ def headline(summary: Summary) -> str:
     if baseline is None or baseline.diverged:
         how = "failed" if baseline is None else "diverged"
         return f"{name(summary.baseline or '')} {how}; {name(best.label)} ended lowest."
+    if best.baseline and not others:
+        return f"Only {name(best.label)} did not diverge."
+    other = others[0] if best.baseline else baseline
+    if not summary.apart(best, other):
+        return (
+            f"{name(best.label)} and {name(other.label)} ended as close to each other "
+            "as seeds alone may bring them: no difference is shown."
+        )
     if best.baseline:
-        return _baseline_is_best(best, others)
+        return f"No optimizer ended below {name(best.label)}."
     return _against(best, baseline, summary)
 
 
@@ -183,13 +219,13 @@ def details(summary: Summary) -> list[str]:
     sentences = [
         f"{ends}, {name(baseline.label)} at {_loss(baseline, spec)}." if baseline else ends + "."
     ]
-    if baseline and best.seconds_to_target is not None and _apart(best, baseline):
+    if baseline and best.seconds_to_target is not None and summary.apart(best, baseline):
         sentences.append(
             f"In training time that is {percent(best.seconds_to_target)} "
             f"of what {name(baseline.label)} took."
         )
     if others and others[0] is not baseline:
-        sentences.append(_second(best, others[0], spec))
+        sentences.append(_second(best, others[0], summary))
     if edge := [f"{name(row.label)} ({rate(row.lr)})" for row in ended if row.lr_at_edge]:
         grid = f"The best learning rate is at an end of the grid for {listed(edge)}: widen it."
         sentences.append(grid)
@@ -197,8 +233,6 @@ def details(summary: Summary) -> list[str]:
 
 
 def _against(best: Row, baseline: Row, summary: Summary) -> str:
-    if not _apart(best, baseline):
-        return _no_difference(best, baseline)
     if best.units_to_target is None:
         gap = loss(baseline.final - best.final, spec_of(summary))
         return f"{name(best.label)} ended {gap} below {name(baseline.label)}."
@@ -208,36 +242,10 @@ def _against(best: Row, baseline: Row, summary: Summary) -> str:
     )
 
 
-def _baseline_is_best(best: Row, others: Sequence[Row]) -> str:
-    if not others:
-        return f"Only {name(best.label)} did not diverge."
-    if not _apart(best, others[0]):
-        return _no_difference(best, others[0])
-    return f"No optimizer ended below {name(best.label)}."
-
-
-def _spread(one: Row, other: Row) -> float | None:
-    """The larger spread of two rows; None where neither has one."""
-    return max((row.spread for row in (one, other) if row.spread is not None), default=None)
-
-
-def _apart(best: Row, other: Row) -> bool:
-    """Whether two differ by more than the larger spread; unknown, with one seed, counts as so."""
-    spread = _spread(best, other)
-    return spread is None or other.final - best.final > spread
-
-
-def _no_difference(best: Row, other: Row) -> str:
-    return (
-        f"{name(best.label)} and {name(other.label)} ended closer to each other "
-        "than the spread over seeds: no difference is shown."
-    )
-
-
-def _second(best: Row, second: Row, spec: str) -> str:
-    text = f"{name(second.label)} came second with {_loss(second, spec)}"
-    if _spread(best, second) is None:
+def _second(best: Row, second: Row, summary: Summary) -> str:
+    text = f"{name(second.label)} came second with {_loss(second, spec_of(summary))}"
+    if summary.noise is None:
         return f"{text}."
-    if not _apart(best, second):
-        return f"{text}, within the spread over seeds: the order of the two is open."
-    return f"{text}, behind by more than the spread over seeds."
+    if not summary.apart(best, second):
+        return f"{text}, which may be chance: the order of the two is open."
+    return f"{text}, behind by more than chance."

@@ -1,44 +1,40 @@
-"""The Markdown that our own pages are written in, as HTML: no more of it than they use."""
+"""Our own pages from Markdown to HTML, with their figures inside and numbers to the right."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from html import escape
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+from markdown_it import MarkdownIt
+from markdown_it.renderer import RendererHTML
+from markdown_it.token import Token
 
 Figure = Callable[[str, str], str]  # what an image shows and where it is → HTML
 
-FENCE = "```"
-_HEADING = re.compile(r"(#{1,6}) (.*)")
 _NAME = re.compile(r"[a-z][a-z0-9-]*")  # of a heading that links can point at
-_IMAGE = re.compile(r"!\[(.*)\]\((\S+)\)")
-_RULE = re.compile(r"\|(\s*:?-+:?\s*\|)+")
-_BAR = re.compile(r"(?<!\\)\|")
-_CODE = re.compile(r"(`[^`]+`)")
 _NUMBER = re.compile(r"(\*\*)?[-–+×≈≥≤<>]?\s?\d.{0,30}|–|diverged|")
-_MARKS = (
-    (re.compile(r"\*\*(.+?)\*\*"), r"<strong>\1</strong>"),
-    (re.compile(r"(?<![\w*])\*([^\s*][^*]*)\*(?![\w*])"), r"<em>\1</em>"),
-    (re.compile(r"\[(.+?)\]\((#[\w-]+|https?://[^\s)]+)\)"), r'<a href="\2">\1</a>'),
-)
 
 
 def html(text: str, figure: Figure) -> str:
-    """Headings, paragraphs, tables, lists, code and images of a text as HTML, all else escaped.
+    """A text as HTML, an image in a paragraph of its own as a figure; HTML in it is escaped.
 
-    >>> html("**Verdict**: 1 < 2, `a*b`.", figure=lambda shows, where: "")
-    '<p><strong>Verdict</strong>: 1 &lt; 2, <code>a*b</code>.</p>'
+    >>> print(html("**Verdict**: 1 < 2, `a*b`.", figure=lambda shows, where: ""), end="")
+    <p><strong>Verdict</strong>: 1 &lt; 2, <code>a*b</code>.</p>
     """
-    return "\n".join(_block(lines, figure) for lines in _blocks(text))
+    tokens = _MARKDOWN.parse(text)
+    for at, token in enumerate(tokens):
+        if token.type == "heading_open" and _NAME.fullmatch(tokens[at + 1].content):
+            token.attrSet("id", tokens[at + 1].content)
+        elif token.type == "paragraph_open" and _is_image(tokens[at + 1]):
+            token.hidden = tokens[at + 2].hidden = True
+    _set_numbers_right(tokens)
+    return cast(str, _MARKDOWN.renderer.render(tokens, _MARKDOWN.options, {"figure": figure}))
 
 
 def inline(text: str) -> str:
     """Code, strong words and links of a line as HTML, all else escaped."""
-    pieces = _CODE.split(text)
-    return "".join(
-        f"<code>{escape(piece[1:-1])}</code>" if index % 2 else _marked(piece)
-        for index, piece in enumerate(pieces)
-    )
+    return cast(str, _MARKDOWN.renderInline(text))
 
 
 def demoted(text: str, by: int = 1) -> str:
@@ -47,75 +43,41 @@ def demoted(text: str, by: int = 1) -> str:
     >>> demoted("# a", by=2)
     '### a'
     """
-    return "\n".join("#" * by + line if _HEADING.match(line) else line for line in text.split("\n"))
+    return re.sub(r"^(?=#{1,6} )", "#" * by, text, flags=re.MULTILINE)
 
 
-def _marked(text: str) -> str:
-    text = escape(text)
-    for pattern, replacement in _MARKS:
-        text = pattern.sub(replacement, text)
-    return text
+def _is_image(token: Token) -> bool:
+    return [child.type for child in token.children or ()] == ["image"]
 
 
-def _blocks(text: str) -> Iterator[list[str]]:
-    """The lines between empty ones; a block of code may have such inside."""
-    lines: list[str] = []
-    fenced = False
-    for line in [*text.split("\n"), ""]:
-        fenced ^= line.startswith(FENCE)
-        if line.strip() or fenced:
-            lines.append(line)
-        elif lines:
-            yield lines
-            lines = []
+def _set_numbers_right(tokens: Sequence[Token]) -> None:
+    """Marks the columns of tables that have nothing but numbers below their heads."""
+    rows: list[list[tuple[Token, str]]] = []
+    for at, token in enumerate(tokens):
+        if token.type == "table_open":
+            rows = []
+        elif token.type == "tr_open":
+            rows.append([])
+        elif token.type in ("th_open", "td_open"):
+            rows[-1].append((token, tokens[at + 1].content))
+        elif token.type == "table_close":
+            for head, *cells in zip(*rows, strict=True):
+                if all(_NUMBER.fullmatch(text) for _, text in cells):
+                    for cell, _ in (head, *cells):
+                        cell.attrSet("class", "number")
 
 
-def _block(lines: list[str], figure: Figure) -> str:
-    first = lines[0]
-    if heading := _HEADING.fullmatch(first):
-        level = len(heading[1])
-        rest = _block(lines[1:], figure) if lines[1:] else ""
-        name = f' id="{heading[2]}"' if _NAME.fullmatch(heading[2]) else ""
-        return f"<h{level}{name}>{inline(heading[2])}</h{level}>{rest}"
-    if image := _IMAGE.fullmatch(first):
-        return figure(image[1], image[2])
-    if first.startswith(FENCE):
-        return f"<pre><code>{escape(chr(10).join(lines[1:-1]))}</code></pre>"
-    if len(lines) > 1 and _RULE.fullmatch(lines[1].strip()):
-        return table(_cells(first), [_cells(line) for line in lines[2:]])
-    if first.startswith("- ") and all(line.startswith(("- ", "  ")) for line in lines):
-        return _list(lines)
-    return f"<p>{inline(' '.join(line.strip() for line in lines))}</p>"
+def _image(self: RendererHTML, tokens: Sequence[Token], at: int, options: Any, env: Any) -> str:
+    return cast(str, env["figure"](tokens[at].content, tokens[at].attrs["src"]))
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table whose columns of numbers are set to the right, in a frame that scrolls."""
-    columns = list(zip(*rows, strict=False)) if rows else [()] * len(head)
-    numbers = [all(map(_NUMBER.fullmatch, column)) for column in columns]
-    top = "".join(_cell("th", *pair, " scope=col") for pair in zip(head, numbers, strict=False))
-    body = "".join(
-        "<tr>" + "".join(_cell("td", *pair) for pair in zip(row, numbers, strict=False)) + "</tr>"
-        for row in rows
-    )
-    return (
-        '<div class="scroll" tabindex="0" role="region" aria-label="Table">'
-        f'<table class="told"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
-    )
+def _fixed(text: str) -> Callable[..., str]:
+    return lambda *_: text
 
 
-def _cell(tag: str, text: str, number: bool, more: str = "") -> str:
-    return f"<{tag}{more}{' class=number' * number}>{inline(text)}</{tag}>"
-
-
-def _cells(line: str) -> list[str]:
-    return [cell.strip().replace("\\|", "|") for cell in _BAR.split(line.strip())[1:-1]]
-
-
-def _list(lines: Sequence[str]) -> str:
-    entries: list[str] = []
-    for line in lines:
-        if line.startswith("- "):
-            entries.append(line[2:])
-        else:
-            entries[-1] += f" {line.strip()}"
-    return "<ul>" + "".join(f"<li>{inline(entry)}</li>" for entry in entries) + "</ul>"
+_FRAME = '<div class="scroll" tabindex="0" role="region" aria-label="Table"><table class="told">\n'
+_MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
+_MARKDOWN.add_render_rule("image", _image)
+_MARKDOWN.add_render_rule("softbreak", _fixed(" "))
+_MARKDOWN.add_render_rule("table_open", _fixed(_FRAME))
+_MARKDOWN.add_render_rule("table_close", _fixed("</table></div>\n"))

@@ -5,39 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-NAMES = {
-    "adamuon": "AdaMuon",
-    "adamw": "AdamW",
-    "deva": "DeVA",
-    "devalinf": "DeVA-ℓ∞",
-    "devasinf": "DeVA-S∞",
-    "lion": "Lion",
-    "muon": "Muon",
-    "normuon": "NorMuon",
-    "sgd": "SGD",
-    "shampoo": "Shampoo",
-    "signum": "Signum",
-    "soap": "SOAP",
-    "splus": "SPlus",
+# How a method is written, and its colours: Okabe and Ito's, safe for the colour-blind, darkened for
+# white paper and lightened for a dark page until a name written in it has a contrast of 4.5. DeVA
+# has the only warm strong one.
+_METHODS = {
+    "deva": ("DeVA", "#c94408", "#ff8a4c"),
+    "devasinf": ("DeVA-S∞", "#c94408", "#ff8a4c"),
+    "devalinf": ("DeVA-ℓ∞", "#9c3d6b", "#e596bd"),
+    "adamw": ("AdamW", "#4d4d4d", "#c4c4c4"),
+    "muon": ("Muon", "#0868ac", "#5cb3ef"),
+    "soap": ("SOAP", "#00805e", "#35c39b"),
+    "adamuon": ("AdaMuon", "#6b55b5", "#b3a2f2"),
+    "normuon": ("NorMuon", "#3f5fb8", "#93aef5"),
+    "shampoo": ("Shampoo", "#b0468c", "#eb90c8"),
+    "splus": ("SPlus", "#1d7a90", "#6fd3e6"),
+    "lion": ("Lion", "#946d00", "#e0b83f"),
+    "signum": ("Signum", "#7c5a3a", "#cfa67d"),
+    "sgd": ("SGD", "#5d7a2c", "#a9c96f"),
 }
-
-# Okabe and Ito's colours, safe for the colour-blind, darkened for white paper and lightened for a
-# dark page until a name written in it has a contrast of 4.5. DeVA has the only warm strong one.
-COLOURS = {
-    "deva": ("#c94408", "#ff8a4c"),
-    "devasinf": ("#c94408", "#ff8a4c"),
-    "devalinf": ("#9c3d6b", "#e596bd"),
-    "adamw": ("#4d4d4d", "#c4c4c4"),
-    "muon": ("#0868ac", "#5cb3ef"),
-    "soap": ("#00805e", "#35c39b"),
-    "adamuon": ("#6b55b5", "#b3a2f2"),
-    "normuon": ("#3f5fb8", "#93aef5"),
-    "shampoo": ("#b0468c", "#eb90c8"),
-    "splus": ("#1d7a90", "#6fd3e6"),
-    "lion": ("#946d00", "#e0b83f"),
-    "signum": ("#7c5a3a", "#cfa67d"),
-    "sgd": ("#5d7a2c", "#a9c96f"),
-}
+NAMES = {key: name for key, (name, _, _) in _METHODS.items()}
+COLOURS = {key: (light, dark) for key, (_, light, dark) in _METHODS.items()}
 SPARE = [("#4f6d8f", "#9db9d8"), ("#8a6d00", "#d6bd55"), ("#97527a", "#dba0c3")]
 DASHES: list[tuple[int, ...]] = [(), (6, 2), (2, 2), (8, 2, 2, 2), (10, 4)]
 

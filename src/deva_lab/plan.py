@@ -69,6 +69,7 @@ class Request:
     device: str = "cpu"
     dtype: DType = "float32"
     compile: bool = False
+    telemetry: int | None = None  # steps after which it is kept each time; None keeps none
 
 
 def plan(request: Request) -> list[RunSettings]:
@@ -80,12 +81,24 @@ def plan(request: Request) -> list[RunSettings]:
     base = common(request)
     check_task(base)
     runs = [
-        base.changed(optimizer=entrant.label, lr=lr, seed=seed)
+        base.changed(
+            optimizer=entrant.label,
+            lr=lr,
+            seed=seed,
+            telemetry=_recorded(entrant, base.steps, request.telemetry),
+        )
         for seed in request.seeds
         for entrant in request.optimizers
         for lr in rates_of(entrant, request.rates)
     ]
     return list(dict.fromkeys(runs))
+
+
+def _recorded(entrant: Entrant, steps: int, every: int | None) -> tuple[int, ...]:
+    """The steps whose telemetry is kept; none of an optimizer that has no telemetry."""
+    if every is not None and every < 1:
+        raise UsageError(f"--telemetry is a number of steps, at least 1, got {every}")
+    return tuple(range(every, steps + 1, every)) if every and entrant.has_telemetry else ()
 
 
 def as_begun(

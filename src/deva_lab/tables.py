@@ -15,7 +15,7 @@ def aligned(
     r"""Rows with columns of one width.
 
     Args:
-        head: The names of the columns; a name may have several lines.
+        head: The names of the columns, if they have any; a name may have several lines.
         rows: The cells.
         left: The columns that begin at the left; the others end at the right.
         ruled: Whether there is a line below the head.
@@ -27,7 +27,7 @@ def aligned(
     sgd    12.5
     """
     heads = [text.split("\n") for text in head]
-    height = max(map(len, heads), default=1)
+    height = max(map(len, heads), default=0)
     top = zip(*([""] * (height - len(lines)) + lines for lines in heads), strict=True)
     table = [*top, *rows]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]

@@ -13,6 +13,7 @@ from .race.entries import Entry
 from .race.rules import Rules
 from .race.tuning import FIRST, at_an_end, best_rate, losses, pending
 from .settings import RunSettings
+from .tables import aligned
 from .wording import loss, loss_format, rate
 
 
@@ -87,17 +88,12 @@ class Search:
 def table(found: Sequence[Found]) -> str:
     """What was found, as aligned text."""
     spec = loss_format([value for one in found for value in one.tried.values()])
-    rows = [("optimizer", "lr", "final loss", "rates tried")]
+    rows = []
     for one in found:
         tried = ", ".join(f"{rate(lr)}: {_loss(one.tried[lr], spec)}" for lr in sorted(one.tried))
         rows.append((one.entrant.label, _rate(one), _loss(one.loss, spec), tried))
-    widths = [max(len(row[i]) for row in rows) for i in range(3)]
-    lines = [
-        "  ".join([name.ljust(widths[0]), lr.rjust(widths[1]), final.rjust(widths[2]), tried])
-        for name, lr, final, tried in rows
-    ]
-    lines.insert(1, "─" * max(map(len, lines)))
-    return "\n".join([*lines, *_notes(found)])
+    head = ("optimizer", "lr", "final loss", "rates tried")
+    return "\n".join([aligned(head, rows, left=(0, 3), ruled=True), *_notes(found)])
 
 
 def _notes(found: Sequence[Found]) -> list[str]:

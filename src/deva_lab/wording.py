@@ -28,6 +28,11 @@ def loss(value: float, spec: str) -> str:
     return format(value, spec) if math.isfinite(value) else "diverged"
 
 
+def with_spread(value: float, spread: float | None, spec: str) -> str:
+    """A loss, with its spread over seeds if there is one."""
+    return loss(value, spec) + ("" if spread is None else f" ± {spread:{spec}}")
+
+
 def percent(fraction: float | None, digits: int = 0, *, signed: bool = False) -> str:
     """A fraction in per cent: 62 %, or with digits and a sign: +0.5 %."""
     sign = "+" if signed else ""
@@ -53,14 +58,14 @@ def megabytes(size: float) -> str:
 
 
 def count(number: float) -> str:
-    """A number with three digits and k, M or G.
+    """A number with three digits and k, M, G, T, P or E.
 
     >>> count(1_312_000), count(2048), count(0.5)
     ('1.31M', '2.05k', '0.5')
     """
-    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(number) >= size:
-            return f"{number / size:.3g}{letter}"
+    for power, letter in zip(range(18, 0, -3), "EPTGMk", strict=True):
+        if abs(number) >= 10**power:
+            return f"{number / 10**power:.3g}{letter}"
     return f"{number:.3g}"
 
 

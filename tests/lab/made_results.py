@@ -115,6 +115,26 @@ def comparison() -> list[Result]:
     return [*keep, *({**run, "status": "diverged"} for run in [broken, *lost])]
 
 
+def recorded(run: Result) -> Result:
+    """The same run with what telemetry has of two matrices."""
+    steps = run["curve"]["step"][1:]
+    rows = {
+        step: {"update_ratio": 1 / step, "drift_left": 0.5, "drift_right": 0.25, "skipped": 0.0}
+        for step in steps
+    }
+    telemetry = [
+        {"step": step, "matrices": {"a": row, "b": {**row, "update_ratio": None, "skipped": 2.0}}}
+        for step, row in rows.items()
+    ]
+    return {**run, "telemetry": telemetry}
+
+
+def failed(label: str, error: str = "OutOfMemoryError: 3 GB", **settings: Any) -> Result:
+    """What is left of a run that raised an error."""
+    run = result(label, loss=[], status="failed", **settings)
+    return {**{key: run[key] for key in ("id", "label", "status", "settings")}, "error": error}
+
+
 def crowd(number: int = 20) -> list[Result]:
     """Many optimizers with one run each."""
     return [

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from deva_lab.charts import draw_curves, spread_out
+from deva_lab.charts import spread_out, write_figure
 from deva_lab.comparison import Comparison
 from deva_lab.errors import MissingExtra
 from deva_lab.palette import COLOURS, SPARE, name, styles
@@ -28,41 +28,41 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_draws(case, tmp_path):
-    paths = draw_curves(Comparison(CASES[case]), tmp_path)
-    assert [path.name for path in paths] == ["curves.svg", "curves.png"]
-    assert ET.parse(paths[0]).getroot().tag.endswith("svg")
-    width, height = struct.unpack(">II", paths[1].read_bytes()[16:24])
+    png, svg = write_figure(Comparison(CASES[case]), tmp_path)
+    assert (png.name, svg.name) == ("curves.png", "curves.svg")
+    assert ET.parse(svg).getroot().tag.endswith("svg")
+    width, height = struct.unpack(">II", png.read_bytes()[16:24])
     assert width > height > 500
 
 
 def test_names_every_optimizer_and_the_diverged(tmp_path):
-    svg = draw_curves(Comparison(comparison()), tmp_path)[0].read_text("utf-8")
+    svg = write_figure(Comparison(comparison()), tmp_path)[1].read_text("utf-8")
     for text in ("DeVA", "AdamW", "SOAP", "Muon nesterov=true", "diverged: Lion", "learning rate"):
         assert text in svg
 
 
 def test_no_panel_of_rates_without_a_grid(tmp_path):
-    svg = draw_curves(Comparison([falling("deva", 0.006, 0)]), tmp_path)[0].read_text("utf-8")
+    svg = write_figure(Comparison([falling("deva", 0.006, 0)]), tmp_path)[1].read_text("utf-8")
     assert "learning rate" not in svg
 
 
 def test_is_the_same_file_twice(tmp_path):
-    first = draw_curves(Comparison(comparison()), tmp_path)[0].read_bytes()
-    assert draw_curves(Comparison(comparison()), tmp_path)[0].read_bytes() == first
+    first = write_figure(Comparison(comparison()), tmp_path)[1].read_bytes()
+    assert write_figure(Comparison(comparison()), tmp_path)[1].read_bytes() == first
 
 
 def test_leaves_the_settings_of_matplotlib_alone(tmp_path):
     import matplotlib
 
     before = dict(matplotlib.rcParams)
-    draw_curves(Comparison([falling("deva", 0.006, 0)]), tmp_path)
+    write_figure(Comparison([falling("deva", 0.006, 0)]), tmp_path)
     assert dict(matplotlib.rcParams) == before
 
 
 def test_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingExtra, match=r"deva-optim\[lab\]"):
-        draw_curves(Comparison(comparison()), tmp_path)
+        write_figure(Comparison(comparison()), tmp_path)
 
 
 def test_names_are_moved_apart_in_order():

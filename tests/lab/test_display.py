@@ -1,10 +1,10 @@
-"""What a person sees: lines without a terminal, a table and a bar on one."""
+"""What a person sees: lines without a terminal, bars on one."""
 
 import io
 
 import pytest
 
-from deva_lab.display import Lines, Live, duration, loss_text
+from deva_lab.display import Lines, Live, duration, line, loss_text
 from deva_lab.entrants import Entrant
 from deva_lab.plan import Request, plan
 from deva_lab.progress import Event
@@ -35,21 +35,35 @@ def test_lines_are_printed_for_evaluations_alone(runs):
     assert third.endswith("diverged")
 
 
-def test_live_table_has_the_running_ones_and_the_best(runs):
+def test_bars_of_what_is_running_and_a_line_for_what_has_ended(runs):
     from rich.console import Console
 
     shown = Live()
-    console = Console(file=io.StringIO(), force_terminal=True, width=120)
-    shown.live.console = console
-    shown.runs = {run.id: run for run in runs}
+    out = io.StringIO()
+    shown.progress.live.console = Console(file=out, force_terminal=True, width=120)
+    shown.begin(runs, 0)
     shown.event(event(runs[0], 100, 0.5, "finished"))
     shown.event(event(runs[1], 30, 0.75))
-    console.print(shown._drawn())
-    text = console.file.getvalue()
-    assert text.index("muon") < text.index("deva")  # what is running comes first
-    assert "30/100" in text
-    assert "0.5000" in text
-    assert "1 of 2 runs" in text
+    shown.progress.refresh()
+    drawn = out.getvalue()
+    assert f"{line(runs[0], event(runs[0], 100, 0.5, 'finished'))}\n" in drawn
+    assert "30/100" in drawn
+    assert "loss 0.7500" in drawn
+    assert "1 of 2 runs" in drawn
+    assert "130/200" in drawn
+    shown.event(event(runs[1], 40, None, "diverged"))  # no more steps of it to wait for
+    shown.end()
+    assert "2 of 2 runs" in out.getvalue()
+    assert "200/200" in out.getvalue()
+
+
+def test_bars_may_be_shown_again_for_other_runs(runs):
+    shown = Live()
+    for run in runs:
+        shown.begin([run], 0)
+        shown.event(event(run, 100, 0.5, "finished"))
+        shown.end()
+    assert not shown.progress.tasks
 
 
 def test_numbers_are_readable():

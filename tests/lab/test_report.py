@@ -7,8 +7,8 @@ from html.parser import HTMLParser
 import pytest
 
 from deva_lab.comparison import Comparison
-from deva_lab.report import script_json
-from lab.made_results import comparison, crowd, falling, result
+from deva_lab.pages import script_json
+from lab.made_results import comparison, crowd, failed, falling, recorded, result
 
 EVIL = '</script><img src=x onerror="alert(1)">&<b>'
 CASES = {
@@ -25,6 +25,9 @@ CASES = {
     "decades": [result(loss=[100.0, 1e-2, 1e-6]), result("deva", loss=[100.0, 0.0, -1.0])],
     "far away": [result(loss=[8.0, 4.0, 3.0]), result("sgd", loss=[8.0, 1e30, 3e38])],
     "nothing": [],
+    "some failed": [falling("deva", 0.006, 0), failed("muon")],
+    "all failed": [failed("muon"), failed("adamw")],
+    "telemetry": [recorded(run) for run in comparison()],
 }
 
 
@@ -75,7 +78,8 @@ def test_is_whole(case):
     page = Outline(render(CASES[case], command="deva compare"))
     assert (page.wrong, page.open) == ([], [])
     assert {"h1", "table", "svg", "figure"} <= set(page.tags)
-    assert len(json.loads(page.data)["series"]) == len({r["label"] for r in CASES[case]})
+    ended = {run["label"] for run in CASES[case] if run["status"] != "failed"}
+    assert len(json.loads(page.data)["series"]) == len(ended)
     assert "NaN" not in page.text
     assert "inf" not in re.sub("info", "", page.text)
 
@@ -139,6 +143,58 @@ def test_shows_peak_memory_where_it_was_measured():
     assert "Peak memory" not in render(comparison(), command="")
     measured = [{**each, "peak_memory_bytes": 2_500_000_000} for each in comparison()]
     assert "2,500 MB" in render(measured, command="")
+
+
+def test_says_which_runs_failed():
+    page = Outline(render([*comparison(), failed("adamuon", EVIL, seed=1)], command=""))
+    assert "AdaMuon at lr 0.01, seed 1 failed: " + EVIL in page.text
+    assert page.wrong == []
+    assert "img" not in page.tags
+
+
+def test_says_what_tuning_gained_and_what_is_noise():
+    text = Outline(render(comparison(), command="")).text
+    assert "The best rate against the usual one" not in text  # no usual rate was run
+    runs = [
+        result("adamw", loss=[8.0, 4 + lr], lr=lr, seed=s) for lr in (0.002, 0.005) for s in (0, 1)
+    ]
+    text = Outline(render(runs, command="")).text
+    assert "The best rate against the usual one" in text
+    assert "may be chance" in text
+
+
+def test_says_what_flops_are():
+    assert "six a weight and token" in render(comparison(), command="")
+    counted = [{**run, "flops": 1e12} for run in comparison()]
+    assert "as torch counted them" in render(counted, command="")
+    images = [{**run, "unit": "images"} for run in comparison()]
+    assert "FLOPs" not in Outline(render(images, command="")).text
+
+
+def test_telemetry_is_drawn_where_there_is_any():
+    assert "What the optimizers did" not in render(comparison(), command="")
+    page = render([recorded(run) for run in comparison()], command="")
+    for title in ("Update to weight", "Drift of the bases", "Steps skipped"):
+        assert f"<h3>{title}</h3>" in page
+    assert "Norm of Γ" not in page
+    none = [recorded(run) for run in comparison()]
+    for run in none:
+        for record in run["telemetry"]:
+            record["matrices"].pop("b")
+    assert "No step was skipped." in render(none, command="")
+
+
+def test_names_in_the_page_are_there_once():
+    ids = re.findall(r' id="([^"]+)"', render(CASES["telemetry"], command=""))
+    shared = {name for name in ids if ids.count(name) > 1}
+    assert all(re.fullmatch(r"[mp][0-9a-f]{10}", name) for name in shared)  # the same ticks twice
+
+
+def test_numbers_of_still_charts_are_whole():
+    rates = [result(loss=[8.0, 4.0], lr=lr) for lr in (0.00125, 0.0025, 0.005)]
+    page = Outline(render(rates, command=""))
+    assert "0.00125" in page.text
+    assert "0.0025" in page.text
 
 
 def test_stays_small():

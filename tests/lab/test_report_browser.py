@@ -4,7 +4,7 @@ import pytest
 
 from deva_lab.comparison import Comparison
 from lab.browser import browser, find_chromium
-from lab.made_results import comparison, crowd, result
+from lab.made_results import comparison, crowd, failed, recorded, result
 
 CHROMIUM = find_chromium()
 pytestmark = pytest.mark.skipif(
@@ -63,6 +63,10 @@ def test_switches_the_axis(page):
     assert page.run(pressed) == "true"
     click(page, "[data-axis=step]")
     assert page.run(TITLE) == "steps"
+    click(page, "[data-axis=flops]")
+    assert page.run(TITLE) == "FLOPs of the model"
+    ticks = "[...document.querySelectorAll('#curves text')].map(text => text.textContent)"
+    assert any(text.endswith("T") for text in page.run(ticks))  # 6 · 1.3M · 1.2M is 9.7 T
     click(page, "[data-axis=units]")
     assert page.run(LINES) == before
 
@@ -109,7 +113,7 @@ def test_reads_values_with_the_mouse_and_the_keyboard(page):
 
 @pytest.mark.parametrize("width", [320, 360, 400, 768])
 def test_fits_the_width_of_a_phone(page, tmp_path, width):
-    for results in (comparison(), crowd(20)):
+    for results in (comparison(), crowd(20), [recorded(run) for run in comparison()]):
         page.resize(width, 740)
         show(page, tmp_path, results)
         assert page.run("innerWidth") == width
@@ -132,6 +136,16 @@ def test_dark_by_preference_and_by_the_button(page):
     assert page.run(PAPER) == light
     click(page, "#theme")
     assert page.run(PAPER) == dark
+
+
+def test_still_charts_have_colours_for_the_dark(page, tmp_path):
+    show(page, tmp_path, [recorded(run) for run in comparison()])
+    path = "document.querySelector('.several .line path')"
+    colour = f"getComputedStyle({path}).stroke"
+    light = page.run(colour)
+    page.prefer("dark")
+    assert light == "rgb(8, 104, 172)"  # Muon
+    assert page.run(colour) == "rgb(92, 179, 239)"
 
 
 def test_prints_on_white_even_from_the_dark(page):
@@ -159,8 +173,22 @@ def test_every_control_has_a_name_and_is_reached_by_keyboard(page):
         [result(loss=[100.0, 1e-2, 1e-6]), result("deva", loss=[100.0, 0.0, -1.0])],
         [result(loss=[8.0, 4.0, 3.0]), result("sgd", loss=[8.0, 1e30, 3e38])],
         [result(EVIL, loss=[8.0, 4.0, 3.0])],
+        [failed("muon", EVIL), result(loss=[8.0, 4.0, 3.0])],
+        [failed("muon", EVIL)],
+        [recorded(result(loss=[8.0, 4.0, 3.0]))],
     ],
-    ids=["nothing", "one point", "diverged", "no loss", "decades", "far away", "html in a label"],
+    ids=[
+        "nothing",
+        "one point",
+        "diverged",
+        "no loss",
+        "decades",
+        "far away",
+        "html in a label",
+        "failed",
+        "all failed",
+        "telemetry",
+    ],
 )
 def test_draws_whatever_there_is(page, tmp_path, results):
     show(page, tmp_path, results)

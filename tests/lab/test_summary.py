@@ -8,10 +8,10 @@ import pytest
 
 from deva_lab.curves import loss_range, mean_curve, reach
 from deva_lab.errors import UsageError
-from deva_lab.findings import details, headline, markdown, noise, notes, table
+from deva_lab.findings import details, headline, markdown, noise, notes, table, tuned
 from deva_lab.summary import Summary, read_results
 from deva_lab.tuned import TUNED
-from lab.made_results import comparison, result
+from lab.made_results import comparison, failed, recorded, result
 
 
 def rows_by_label(results, baseline=None):
@@ -244,7 +244,7 @@ def runs(label, *ends):
         ),
         (
             runs("adamw", 4.0, 4.2) + runs("deva", 3.9, 4.2),
-            "DeVA and AdamW ended closer to each other than the spread over seeds: "
+            "DeVA and AdamW ended as close to each other as seeds alone may bring them: "
             "no difference is shown.",
         ),
         (runs("adamw", 3.0, 3.01) + runs("muon", 4.0, 4.01), "No optimizer ended below AdamW."),
@@ -274,12 +274,6 @@ def test_loss_range_leaves_out_the_first_fall_but_no_end():
     assert loss_range([curve, curve, poor])[1] > 8.3
     assert loss_range([mean_curve([result(loss=[100.0, 1e-3, 1e-6])])])[2] is True
     assert loss_range([]) == (0.0, 1.0, False)
-
-
-def failed(label, error="OutOfMemoryError: 3 GB", **more):
-    """What is left of a run that raised an error."""
-    run = result(label, loss=[], status="failed", **more)
-    return {**{key: run[key] for key in ("id", "label", "status", "settings")}, "error": error}
 
 
 def test_a_run_that_failed_is_a_row_with_its_error():
@@ -322,3 +316,49 @@ def test_what_is_noise_is_worked_out_from_all_spreads():
     (sentence,) = noise(Summary(results))
     assert "± 0.224" in sentence
     assert f"below about {4.3027 * math.sqrt(0.05):.3f}" in sentence
+
+
+def test_the_best_rate_beside_the_usual_one():
+    grid = [
+        result(label, loss=[8.0, loss], lr=lr)
+        for label, losses in {"adamw": (5.0, 4.0, 4.5), "mine": (6.0, 5.0, 5.5)}.items()
+        for lr, loss in zip((0.005, 0.01, 0.02), losses, strict=True)
+    ]
+    single = result("muon", loss=[8.0, 4.0], lr=0.01)
+    found = dict(
+        zip(
+            ("label", "usual", "loss", "best", "least", "gain"),
+            tuned(Summary([*grid, single])),
+            strict=True,
+        )
+    )
+    assert {key: cells for key, (_, cells) in found.items()} == {
+        "label": ["adamw"],  # "mine" has no usual rate, and muon ran at one alone
+        "usual": ["0.005"],
+        "loss": ["5.000"],
+        "best": ["0.01"],
+        "least": ["4.000"],
+        "gain": ["1.000"],
+    }
+
+
+def test_flops_are_counted_or_six_a_weight_and_token():
+    one, other = result("adamw", loss=[8.0, 4.0]), result("muon", loss=[8.0, 4.0])
+    estimate = 6.0 * 1_312_000 * 2048
+    assert Summary([one, other]).flops == ({"adamw": estimate, "muon": estimate}, False)
+    counted = [{**one, "flops": 7e9}, {**other, "flops": 8e9}]
+    assert Summary(counted).flops == ({"adamw": 7e9, "muon": 8e9}, True)
+    images = [{**one, "unit": "images"}]
+    assert Summary(images).flops == ({}, False)  # a weight of a convolution is used many times
+
+
+def test_telemetry_over_matrices_and_seeds():
+    losses = [8.0, 5.0, 4.0]
+    runs = [recorded(result("deva", loss=losses, seed=seed)) for seed in range(2)]
+    found = Summary([*runs, result("adamw", loss=losses)]).telemetry
+    assert list(found) == ["update", "drift", "skipped"]  # nothing is said of Γ
+    assert list(found["update"]) == ["deva"]
+    update, drift, skipped = (found[key]["deva"] for key in found)
+    assert (update.x, update.middle) == ([100, 200], [0.01, 0.005])
+    assert (drift.low, drift.middle, drift.high) == ([0.25] * 2, [0.375] * 2, [0.5] * 2)
+    assert skipped.middle == [2.0, 2.0]

@@ -1,158 +1,84 @@
-"""Charts as SVG, written by hand: bars for a set of shapes, lines for growth with the width."""
+"""Charts of the benchmark: bars for a set of shapes, lines for growth with the width."""
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Sequence
-from html import escape
-from itertools import pairwise
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from .results import Result, SetResult
+from ..figures import GREY, make_figure, svg
+from .results import SetResult
 from .subjects import Kind
 from .timing import quartiles
 
-WIDTH: Final = 860
-LEFT: Final = 190  # where bars begin
-BAR: Final = 18
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+WIDTH: Final = 8.6  # inches
 COLOURS: Final[dict[Kind, str]] = {"ours": "#2f6fb0", "yardstick": "#777777", "peer": "#d98c2b"}
-LINES: Final = ("#2f6fb0", "#d98c2b", "#3a9a5b", "#b33f62", "#7b5ea7", "#777777", "#1aa3a3")
 
 
 def bar_chart(found: Sequence[SetResult], baseline: str, caption: str) -> str:
     """The mean step of every subject, one panel below the other, as the text of an SVG."""
-    title = f"Mean time of a step, refreshes included, and × {baseline}"
-    parts, y = [_text(12, 24, title, size=16), *_legend()], 44.0
-    for one in found:
-        panel, y = _panel(one, baseline, y)
-        parts += panel
-    return _svg(parts, y + 10, caption)
+    heights = [len(one.results) + 1.5 for one in found]
+
+    def fill(figure: Figure) -> None:
+        panels = figure.subplots(len(found), 1, squeeze=False, height_ratios=heights)
+        for axes, one in zip(panels[:, 0], found, strict=True):
+            _panel(axes, one, baseline)
+        for kind, colour in COLOURS.items():
+            panels[0, 0].bar(0, 0, color=colour, label=kind)
+        panels[0, 0].legend(frameon=False, loc="lower right")
+        figure.suptitle(f"Mean time of a step, refreshes included, and × {baseline}")
+        figure.supxlabel(caption, fontsize=7, color=GREY)
+
+    return svg(make_figure((WIDTH, 0.8 + 0.26 * sum(heights)), fill))
 
 
-def _legend() -> list[str]:
-    """What the colours mean, at the top right."""
-    parts = []
-    for i, (kind, colour) in enumerate(COLOURS.items()):
-        x = WIDTH - 250 + 80 * i
-        parts.append(f'<rect x="{x}" y="14" width="10" height="10" fill="{colour}"/>')
-        parts.append(_text(x + 15, 23, kind))
-    return parts
-
-
-def _panel(one: SetResult, baseline: str, top: float) -> tuple[list[str], float]:
-    """The bars of a set of shapes, and where they end."""
+def _panel(axes: Axes, one: SetResult, baseline: str) -> None:
+    """The bars of a set of shapes, with quartiles over the rounds."""
     results = list(one.results.values())
-    longest = max((quartiles(r.timing.means)[1] for r in results), default=1.0)
-    scale = (WIDTH - LEFT - 150) / longest
-    parts = [_text(12, top + 14, one.shapes.name, size=14)]
-    for i, result in enumerate(results):
-        parts += _bar(result, top + 24 + i * (BAR + 4), scale, one.ratios(result.name, baseline))
-    return parts, top + 24 + len(results) * (BAR + 4) + 18
-
-
-def _bar(result: Result, y: float, scale: float, ratios: list[float] | None) -> list[str]:
-    """A bar, its quartiles over the rounds, and its numbers."""
-    mean, (low, high) = result.timing.mean, quartiles(result.timing.means)
-    times = "" if ratios is None else f"  ·  {statistics.median(ratios):.2f}×"
-    middle, end = y + BAR / 2, LEFT + max(mean, high) * scale
-    return [
-        _text(LEFT - 8, y + 13, result.name, anchor="end"),
-        f'<rect x="{LEFT}" y="{y:.1f}" width="{max(1.0, mean * scale):.1f}" height="{BAR}" '
-        f'fill="{COLOURS[result.kind]}"/>',
-        _line(LEFT + low * scale, middle, LEFT + high * scale, middle, "#222"),
-        _text(end + 6, y + 13, f"{_ms(mean)} ms{times}"),
+    means = [1e3 * result.timing.mean for result in results]
+    spans = [[1e3 * time for time in quartiles(result.timing.means)] for result in results]
+    errors = [
+        [max(0.0, mean - low) for mean, (low, _) in zip(means, spans, strict=True)],
+        [max(0.0, high - mean) for mean, (_, high) in zip(means, spans, strict=True)],
     ]
+    colours = [COLOURS[result.kind] for result in results]
+    line = {"linewidth": 0.8}
+    bars = axes.barh(range(len(means)), means, xerr=errors, color=colours, error_kw=line)
+    texts = []
+    for result, mean in zip(results, means, strict=True):
+        ratios = one.ratios(result.name, baseline)
+        times = "" if ratios is None else f"  ·  {statistics.median(ratios):.2f}×"
+        texts.append(f"{mean:.3g} ms{times}" if mean < 100 else f"{mean:.0f} ms{times}")
+    axes.bar_label(bars, texts, padding=4)
+    axes.set_yticks(range(len(means)), [result.name for result in results])
+    axes.invert_yaxis()
+    axes.set_xlim(right=1.25 * max((high for _, high in spans), default=1.0))
+    axes.set_title(one.shapes.name, loc="left", fontsize=9)
+    axes.xaxis.set_visible(False)
+    axes.spines["bottom"].set_visible(False)
+    axes.tick_params(left=False)
 
 
 def growth_chart(found: Sequence[SetResult], widths: Sequence[int], caption: str) -> str:
     """The mean step against the width of a block, both logarithmic, as the text of an SVG."""
-    names = list(dict.fromkeys(name for one in found for name in one.results))
-    times = [r.timing.mean for one in found for r in one.results.values()]
-    frame = _Frame(min(widths), max(widths), min(times), max(times))
-    parts = [_text(12, 24, "Mean time of a step by the width of a block", size=16)]
-    parts += frame.grid(widths)
-    ends: list[tuple[float, str, str]] = []
-    for i, name in enumerate(names):
-        colour = LINES[i % len(LINES)]
-        dots = [
-            (frame.x(d), frame.y(one.results[name].timing.mean))
-            for d, one in zip(widths, found, strict=True)
-            if name in one.results
-        ]
-        parts += [_line(*a, *b, colour, 2) for a, b in pairwise(dots)]
-        parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in dots]
-        ends.append((dots[-1][1], name, colour))
-    parts += _labels(frame.right + 10, ends)
-    return _svg(parts, frame.bottom + 40, caption)
+    names = dict.fromkeys(name for one in found for name in one.results)
 
+    def fill(figure: Figure) -> None:
+        axes = figure.add_subplot()
+        for name in names:
+            pairs = zip(widths, found, strict=True)
+            known = [(d, one.results[name].timing.mean) for d, one in pairs if name in one.results]
+            axes.plot([d for d, _ in known], [1e3 * t for _, t in known], marker="o", label=name)
+        axes.set(xscale="log", yscale="log", xlabel="width of a block", ylabel="ms")
+        axes.set_xticks(widths, list(map(str, widths)))
+        axes.minorticks_off()
+        axes.grid()
+        axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+        figure.suptitle("Mean time of a step by the width of a block")
+        figure.supxlabel(caption, fontsize=7, color=GREY)
 
-class _Frame:
-    """Logarithmic axes."""
-
-    left, top, right, bottom = 70.0, 50.0, WIDTH - 180.0, 430.0
-
-    def __init__(self, d0: float, d1: float, t0: float, t1: float) -> None:
-        self.d = (math.log(d0), max(math.log(d1), math.log(d0) + 1e-9))
-        self.t = (math.floor(math.log10(t0)), math.floor(math.log10(t1)) + 1)
-
-    def x(self, d: float) -> float:
-        """Where a width is."""
-        share = (math.log(d) - self.d[0]) / (self.d[1] - self.d[0])
-        return self.left + share * (self.right - self.left)
-
-    def y(self, seconds: float) -> float:
-        """Where a time is."""
-        share = (math.log10(seconds) - self.t[0]) / (self.t[1] - self.t[0])
-        return self.bottom - share * (self.bottom - self.top)
-
-    def grid(self, widths: Sequence[int]) -> list[str]:
-        """A line for each width and for each power of ten."""
-        parts = []
-        for d in widths:
-            parts.append(_line(self.x(d), self.top, self.x(d), self.bottom, "#ddd"))
-            parts.append(_text(self.x(d), self.bottom + 18, f"{d}", anchor="middle"))
-        for power in range(self.t[0], self.t[1] + 1):
-            y = self.y(10.0**power)
-            parts.append(_line(self.left, y, self.right, y, "#ddd"))
-            parts.append(_text(self.left - 8, y + 4, f"{10.0 ** (power + 3):g} ms", anchor="end"))
-        return parts
-
-
-def _labels(x: float, ends: list[tuple[float, str, str]]) -> list[str]:
-    """Names beside the ends of lines, pushed apart where they would overlap."""
-    parts, last = [], -math.inf
-    for y, name, colour in sorted(ends):
-        last = max(y + 4, last + 14)
-        parts.append(_text(x, last, name, colour=colour))
-    return parts
-
-
-def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:.3g}" if seconds < 0.1 else f"{1e3 * seconds:.0f}"
-
-
-def _line(x0: float, y0: float, x1: float, y1: float, colour: str, width: float = 1) -> str:
-    return (
-        f'<line x1="{x0:.1f}" y1="{y0:.1f}" x2="{x1:.1f}" y2="{y1:.1f}" '
-        f'stroke="{colour}" stroke-width="{width}"/>'
-    )
-
-
-def _text(
-    x: float, y: float, text: str, *, size: int = 12, anchor: str = "start", colour: str = "#222"
-) -> str:
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}" '
-        f'fill="{colour}">{escape(text)}</text>'
-    )
-
-
-def _svg(parts: Sequence[str], height: float, caption: str) -> str:
-    legend = _text(12, height + 8, caption, size=10, colour="#666")
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height + 20:.0f}" '
-        f'font-family="sans-serif">\n<rect width="100%" height="100%" fill="white"/>\n'
-        + "\n".join([*parts, legend])
-        + "\n</svg>\n"
-    )
+    return svg(make_figure((WIDTH, 4.6), fill))

@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 from deva_optim.optimizer import BaseOptimizer
 
+from ..tables import aligned
 from .settings import Settings
 from .shapes import Shape, asked_for
 from .subjects import SUBJECTS
@@ -85,11 +86,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     for found in asked_for("deva bench launches", __doc__, "gpt2-small", argv):
         weights = 4 * found.numel
         print(f"{found.name}: {len(found.shapes)} parameters, {found.numel:,} numbers")
-        print(f"{'subject':<14}{'launches':>10}{'bytes / weights':>18}")
+        rows = []
         for subject in NAMES:
             launches, moved = counted(subject, found.shapes, Settings().refresh_every)
-            print(f"{subject:<14}{launches:>10.0f}{moved / weights:>18.1f}")
-        print()
+            rows.append((subject, f"{launches:.0f}", f"{moved / weights:.1f}"))
+        print(aligned(("subject", "launches", "bytes / weights"), rows) + "\n")
     return 0
 
 

@@ -15,6 +15,7 @@ from deva_optim.core.matrices import parts
 from deva_optim.core.methods import METHODS
 from deva_optim.options import DEFAULTS
 
+from ..tables import markdown_table
 from .shapes import Shape
 
 # 80 layers of Llama 70B: queries, output; keys, values; gate, up; down.
@@ -95,17 +96,10 @@ def table(sizes: Sequence[int] = SIZES) -> str:
     """The plans, as docs/distributed.md has them."""
     plans = [planned(size) for size in sizes]
     rows = [
-        ["N", *(f"{p.size:,}" for p in plans)],
         ["load", *(f"{p.load:.2f}" for p in plans)],
         ["GB sent", *(f"{p.sent / 1e9:.1f}" for p in plans)],
         ["work, ms", *(f"{1e3 * p.work:,.0f}" for p in plans)],
         ["step, ms", *(f"{1e3 * p.apart:,.0f}" for p in plans)],
         ["overlapped", *(f"{1e3 * p.overlapped:,.0f}" for p in plans)],
     ]
-    return markdown(rows)
-
-
-def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """A table of Markdown, the first row its head."""
-    head, *rest = [f"| {' | '.join(cells)} |" for cells in rows]
-    return "\n".join([head, "|---" * len(rows[0]) + "|", *rest])
+    return markdown_table(["N", *(f"{p.size:,}" for p in plans)], rows)

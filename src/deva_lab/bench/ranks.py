@@ -30,6 +30,7 @@ from torch.multiprocessing.spawn import start_processes
 import deva_optim as do
 from deva_optim.optimizer import BaseOptimizer
 
+from ..tables import markdown_table
 from . import plan
 from .flops import count_flops
 from .shapes import Shape
@@ -201,7 +202,7 @@ def table(settings: RanksSettings, cases: Sequence[tuple[str, int]] = CASES) -> 
     first, *rest = names
     head = ["", "N", f"FLOPs, {first}", *rest, f"state, {first}", *rest]
     head += ["bytes / formula", f"collectives a step, {first}"]
-    return plan.markdown([head, *(row(settings, layout, size) for layout, size in cases)])
+    return markdown_table(head, [row(settings, layout, size) for layout, size in cases])
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from ..tables import aligned
 from .checks import checks
 from .machine import machine
 from .results import Result, SetResult
@@ -80,11 +81,12 @@ rate: FLOP/s / sgemm peak; products: share of the time in matrix products, and t
 
 def table(found: SetResult, settings: Settings) -> str:
     """The results on one set of shapes, aligned."""
-    rows = [[column.head.format(baseline=settings.baseline) for column in COLUMNS]]
-    for result in found.results.values():
-        rows.append([column.cell(result, found, settings) for column in COLUMNS])
+    head = [column.head.format(baseline=settings.baseline) for column in COLUMNS]
+    results = found.results.values()
+    rows = [[column.cell(result, found, settings) for column in COLUMNS] for result in results]
     notes = [*_left_out(found), *_busy(found), ""]
-    return "\n".join([_heading(found), "", _aligned(rows), "", LEGEND, *notes])
+    shown = aligned(head, rows, left=(0, head.index("by formula")))
+    return "\n".join([_heading(found), "", shown, "", LEGEND, *notes])
 
 
 def _heading(found: SetResult) -> str:
@@ -107,37 +109,26 @@ def _busy(found: SetResult) -> list[str]:
     return [f"the machine was not quiet: {share}; read times with care"]
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Columns of one width; the first and those of words to the left, numbers to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    words = {0, *(i for i, head in enumerate(rows[0]) if head == "by formula")}
-    lines = []
-    for row in rows:
-        cells = zip(row, widths, strict=True)
-        padded = [c.ljust(w) if i in words else c.rjust(w) for i, (c, w) in enumerate(cells)]
-        lines.append("  ".join(padded).rstrip())
-    return "\n".join(lines)
-
-
 def growth_table(found: Sequence[SetResult]) -> str:
     """Mean milliseconds a step by width, a line for each subject."""
     names = dict.fromkeys(name for one in found for name in one.results)
-    rows = [["mean ms", *(one.shapes.name for one in found)]]
-    for name in names:
-        results = [one.results.get(name) for one in found]
-        rows.append([name, *("" if r is None else _ms(r.timing.mean) for r in results)])
-    return _aligned(rows)
+    rows = [
+        [
+            name,
+            *(_ms(one.results[name].timing.mean) if name in one.results else "" for one in found),
+        ]
+        for name in names
+    ]
+    return aligned(["mean ms", *(one.shapes.name for one in found)], rows)
 
 
 def listing() -> str:
     """All shape sets and all subjects."""
-    lines = ["Shape sets (NAME:2 takes two blocks, gpt-WIDTH is one block of any width)"]
-    lines += [f"  {name:16}{model.about}" for name, model in SETS.items()]
-    lines += ["", "Subjects"]
-    for subject in SUBJECTS.values():
-        missing = f"  ({subject.missing})" if subject.missing else ""
-        lines.append(f"  {subject.name:24}{subject.kind:10}{missing}".rstrip())
-    return "\n".join(lines)
+    sets = [(name, model.about) for name, model in SETS.items()]
+    subjects = [(s.name, s.kind, f"({s.missing})" * bool(s.missing)) for s in SUBJECTS.values()]
+    head = "Shape sets (NAME:2 takes two blocks, gpt-WIDTH is one block of any width)"
+    tables = aligned((), sets, left=(0, 1)), aligned((), subjects, left=(0, 1, 2))
+    return f"{head}\n{tables[0]}\n\nSubjects\n{tables[1]}"
 
 
 def document(found: Sequence[SetResult], settings: Settings) -> dict[str, Any]:
@@ -166,15 +157,10 @@ def _set(one: SetResult, settings: Settings) -> dict[str, Any]:
 
 def _plain(r: Result, one: SetResult, settings: Settings) -> dict[str, Any]:
     """A result with what follows from it."""
-    timing = r.timing
+    measured = ("median", "quartiles", "mean", "worst", "first", "phases")
     return {
         **asdict(r),
-        "median": timing.median,
-        "quartiles": timing.quartiles,
-        "mean": timing.mean,
-        "worst": timing.worst,
-        "first": timing.first,
-        "phases": timing.phases,
+        **{name: getattr(r.timing, name) for name in measured},
         "ratios": one.ratios(r.name, settings.baseline),
         "temporary": r.temporary,
         "products_share": r.products_share,

@@ -18,6 +18,7 @@ import torch
 
 from deva_optim.optimizer import BaseOptimizer
 
+from ..tables import aligned
 from .settings import Settings
 from .shapes import Shape, asked_for
 from .subjects import SUBJECTS
@@ -46,11 +47,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     for found in asked_for("deva bench state", __doc__, "llama-8b", argv):
         weights = 4 * found.numel / 2**30
         print(f"{found.name}: {len(found.shapes)} parameters, {weights:.1f} GiB in float32")
-        print(f"{'subject':<14}{'float32':>10}{'bfloat16':>10}{'int8':>10}")
-        for subject in NAMES:
-            sizes = [kept(subject, found.shapes, dtype) / 2**30 for dtype in DTYPES]
-            print(f"{subject:<14}" + "".join(f"{size:>10.1f}" for size in sizes))
-        print()
+        rows = [
+            (name, *(f"{kept(name, found.shapes, dtype) / 2**30:.1f}" for dtype in DTYPES))
+            for name in NAMES
+        ]
+        print(aligned(("subject", "float32", "bfloat16", "int8"), rows) + "\n")
     return 0
 
 

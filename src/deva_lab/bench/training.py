@@ -25,6 +25,7 @@ from torch.optim import Optimizer
 import deva_optim as do
 
 from ..models.gpt import GPT, SIZES
+from ..tables import aligned
 from .checks import Check
 from .machine import machine, summary
 from .timing import quartiles
@@ -99,16 +100,16 @@ def run(settings: TrainingSettings, rounds: int, show: Callable[[str], None] = p
         f"GPT of width {size.width}, {size.layers} layers, {count:,} parameters; "
         f"{settings.tokens:,} tokens a step, {rounds} rounds\n"
     )
-    show(f"{'optimizer':<12}{'step, ms':>10}{'its part':>10}{'/ ' + BASELINE:>10}   quartiles")
-    ratios = {}
+    ratios, rows = {}, []
     for name, times in seconds.items():
         whole, part = (statistics.median(column) for column in zip(*times, strict=True))
         pairs = zip(times, seconds[BASELINE], strict=True)
         values = [mine / base for (mine, _), (base, _) in pairs]
         ratios[name] = statistics.fmean(values)  # a mean, for the refreshes to count
         low, high = quartiles(values)
-        shown = f"{1e3 * whole:10.0f}{1e3 * part:10.1f}{ratios[name]:10.3f}"
-        show(f"{name:<12}{shown}   {low:.3f}–{high:.3f}")
+        times_of = f"{1e3 * whole:.0f}", f"{1e3 * part:.1f}"
+        rows.append((name, *times_of, f"{ratios[name]:.3f}", f"{low:.3f}–{high:.3f}"))
+    show(aligned(("optimizer", "step, ms", "its part", f"/ {BASELINE}", "quartiles"), rows))
     checks = [
         Check(10, f"time of a training step, {name} / {BASELINE}", ratios[name], "≤", BOUND)
         for name in ratios

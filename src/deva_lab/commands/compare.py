@@ -6,13 +6,13 @@ import argparse
 from collections.abc import Sequence
 
 from ..carry_out import carry_out, check_jobs, ended
+from ..comparison import Comparison
 from ..display import display
 from ..entrants import entrants
 from ..files import write_record
 from ..launchers import is_elsewhere, launching
 from ..loggers import check_loggers, names_of, prepare_loggers
 from ..plan import as_begun, check_baseline, plan
-from ..publish import publish
 from ..runner import Orders
 from ..settings import RunSettings
 from ..stopping import Stopping
@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
         )
     results = ended(folder, runs)
     if results:
-        shown.say("\n" + publish(results, folder, baseline=options.baseline))
+        shown.say("\n" + Comparison(results, baseline=options.baseline).publish(folder))
     if stopping():
         shown.say(f"Stopped. To go on: deva compare --resume {folder}")
     if failed:

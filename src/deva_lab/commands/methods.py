@@ -12,6 +12,7 @@ from deva_optim.core.methods import method_of
 
 from ..entrants import ENTRANTS, Entrant, options_of
 from ..errors import unknown
+from ..tables import aligned
 
 WIDTH = 100
 
@@ -30,10 +31,7 @@ def run(options: argparse.Namespace) -> int:
 def table() -> str:
     """A line an optimizer."""
     head = ("name", "basis", "direction", "adaptation", "rest", "usual lr", "paper")
-    rows = [head, *(_row(name) for name in ENTRANTS)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows)
-    return "\n".join(line.rstrip() for line in lines)
+    return aligned(head, list(map(_row, ENTRANTS)), left=range(len(head)))
 
 
 def _row(name: str) -> tuple[str, ...]:

@@ -42,6 +42,7 @@ REQUESTED = (
     "device",
     "dtype",
     "compile",
+    "telemetry",
     "log",
 )
 _READ = ("lr", "seeds", "vocabulary", "device", "tokens", "log")  # which are no field of a request

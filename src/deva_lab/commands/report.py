@@ -33,8 +33,8 @@ def run(options: argparse.Namespace) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     command = command_line(options.words) if several else None
     comparison = Comparison(results, baseline=options.baseline, command=command)
-    page = comparison.write(folder)
-    print(comparison.markdown() if options.markdown else f"{comparison.table()}\n\n{page}")
+    text = comparison.publish(folder)
+    print(comparison.markdown() if options.markdown else text)
     return 0
 
 

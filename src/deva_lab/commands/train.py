@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ..comparison import Comparison
 from ..display import Display, Silent, display
 from ..entrants import Entrant
 from ..errors import LostRank, UsageError
@@ -16,7 +17,6 @@ from ..loggers import check_loggers, names_of, prepare_loggers
 from ..parallel import check, joined, launcher
 from ..plan import as_begun, plan
 from ..progress import Result, is_failed
-from ..publish import publish
 from ..ranks import Ranks
 from ..runner import Orders, run_one
 from ..settings import RunSettings
@@ -115,7 +115,7 @@ def _tell(result: Result, folder: Path, ranks: Ranks, shown: Display) -> None:
     append_line(folder / "results.jsonl", result)
     if is_failed(result):
         shown.say(failure_text(result, folder))
-    shown.say("\n" + publish([result], folder))
+    shown.say("\n" + Comparison([result]).publish(folder))
 
 
 def settings_of(given: dict[str, Any]) -> RunSettings:

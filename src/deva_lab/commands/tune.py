@@ -8,6 +8,7 @@ import shlex
 from typing import Any
 
 from ..carry_out import carry_out, check_jobs, finished
+from ..comparison import Comparison
 from ..display import display
 from ..entrants import entrants
 from ..files import write_record
@@ -15,7 +16,6 @@ from ..launchers import is_elsewhere, launching
 from ..loggers import check_loggers, names_of, prepare_loggers
 from ..plan import as_begun, plan
 from ..progress import Result
-from ..publish import publish
 from ..runner import Orders
 from ..settings import RunSettings
 from ..stopping import Stopping
@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
             failed |= {result["id"]: result for result in lost}
     found = search.found(results())
     if results():
-        publish(results(), folder)
+        Comparison(results()).publish(folder)
         shown.say("\n" + table(found) + f"\n\n{folder / 'report.html'}")
     if stopping():
         shown.say(f"Stopped. To go on: deva tune --resume {folder}")

@@ -8,14 +8,17 @@
   const ratePlot = document.querySelector("[data-chart=rates]");
   const reading = document.getElementById("reading");
   const legend = [...figure.querySelectorAll(".legend button")];
-  const titles = { units: data.unit, step: "steps", seconds: "seconds of training" };
+  const titles = { units: data.unit, step: "steps", seconds: "seconds of training", flops: "FLOPs of the model" };
+  for (const series of data.series) {
+    for (const curve of [series.mean, ...series.runs]) curve.flops = curve.step.map((step) => step * series.flops);
+  }
 
   const shown = () => data.series.filter((_, index) => !view.hidden.has(index));
 
   // Numbers
 
   function short(value) {
-    for (const [size, letter] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
+    for (const [size, letter] of [[1e18, "E"], [1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
       if (Math.abs(value) >= size) return Number((value / size).toPrecision(3)) + letter;
     }
     return String(Number(value.toPrecision(3)));

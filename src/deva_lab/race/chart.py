@@ -7,11 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ..curves import Curve
+from ..charts import draw_curves
+from ..curves import Curve, mean_curve
 from ..figures import GREY, draw
 from ..palette import Style, styles
-from ..reproduce.measures import curve_of
-from ..reproduce.panels import curves_panel, legend_below
 from .scores import Standing
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ def _curves(rows: Sequence[Standing]) -> dict[Style, Curve]:
     labels = [f"{row.entry.optimizer.partition(':')[0]}:{row.entry.name}" for row in rows]
     looks = styles(labels)
     return {
-        replace(looks[label], name=row.entry.name): curve_of(row.runs)
+        replace(looks[label], name=row.entry.name): mean_curve(row.runs)
         for label, row in zip(labels, rows, strict=True)
     }
 
@@ -48,6 +47,9 @@ def _curves(rows: Sequence[Standing]) -> dict[Style, Curve]:
 def _fill(figure: Figure, curves: Mapping[Style, Curve], target: float, muon: str) -> None:
     axes = figure.add_subplot()
     title = f"Validation loss, mean over the final seeds; the line is the target, {muon}'s end"
-    curves_panel(axes, curves, title=title, x="tokens", y="validation loss")
+    draw_curves(axes, curves, x="tokens")
+    axes.set_title(title, fontsize=9, loc="left", color=GREY)
     axes.axhline(target, color=GREY, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
-    legend_below(figure, axes)
+    figure.legend(
+        *axes.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False
+    )

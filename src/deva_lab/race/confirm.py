@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple
 
 from ..errors import unknown
 from ..progress import Result
-from ..reproduce.experiment import markdown_table
 from ..settings import RunSettings
+from ..tables import markdown_table
 from ..wording import NONE
 from .entries import Entry
 from .frozen import Frozen

@@ -10,6 +10,7 @@ from typing import Final, Literal
 from ..entrants import Entrant
 from ..errors import unknown
 from ..settings import RunSettings
+from ..tables import aligned
 from .rules import RACE, Rules
 
 Kind = Literal["baseline", "candidate", "ablation"]
@@ -130,7 +131,5 @@ def chosen(names: Iterable[str], entries: Entries = ENTRIES) -> list[Entry]:
 def listing(rules: Rules = RACE, entries: Entries = ENTRIES) -> str:
     """The entries as aligned text: name, kind, settings, what it is."""
     rows = [(e.name, e.kind, e.optimizer, e.about) for e in entries.values()]
-    widths = [max(len(row[i]) for row in rows) for i in range(3)]
-    lines = ("  ".join([*map(str.ljust, row[:3], widths), row[3]]) for row in rows)
     budget = f"{rules.budget} learning rates each, {rules.budget * len(entries)} tuning runs a seed"
-    return "\n".join([*lines, "", budget])
+    return "\n".join([aligned((), rows, left=range(4)), "", budget])

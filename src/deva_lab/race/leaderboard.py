@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import itemgetter
 
-from ..reproduce.experiment import markdown_table
+from ..tables import aligned, markdown_table
 from ..wording import NONE, milliseconds, rate
 from .paired import Paired
 from .rules import Rules
@@ -38,12 +38,9 @@ def text(rows: Sequence[Standing], rules: Rules) -> str:
     """The leaderboard for a terminal, with the command that repeats each entry."""
     if not rows:
         return "No entry has been run on the final seeds yet: deva race"
-    table = [HEAD, *cells(rows)]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]
-    lines.insert(1, "─" * max(map(len, lines)))
+    table = aligned(HEAD, cells(rows), left=range(len(HEAD)), ruled=True)
     commands = [f"{row.entry.name}: {row.entry.about}\n  {command(row, rules)}" for row in rows]
-    return "\n".join([*lines, "", verdict(rows), goal(rows), "", *commands])
+    return "\n".join([table, "", verdict(rows), goal(rows), "", *commands])
 
 
 def markdown(rows: Sequence[Standing], rules: Rules) -> str:

@@ -11,12 +11,11 @@ from typing import Any, Final
 from ..curves import final_loss
 from ..files import write_lines, write_text
 from ..progress import Result
-from ..reproduce.experiment import markdown_table
 from ..reproduce.measures import gap, noise
+from ..tables import markdown_table
 from ..wording import listed, rate
 from .chart import draw_race
 from .confirm import confirmation
-from .entries import Entry
 from .frozen import FROZEN
 from .leaderboard import markdown, tested
 from .robustness import robustness
@@ -72,7 +71,7 @@ def page(race: Race) -> str:
     rows = race.standings()
     sections = [
         ("The rules", rules_text(race.rules)),
-        ("Leaderboard", markdown(rows, race.rules) + _figure(rows)),
+        ("Leaderboard", markdown(rows, race.rules) + FIGURE * bool(rows)),
         ("Ablations", _ablations(rows)),
         ("What did not work", "\n\n".join(filter(None, (_without_effect(rows), _notes(race))))),
         ("Tuning", _tuning(race)),
@@ -97,6 +96,8 @@ deva race                # tune, freeze, run the final seeds; goes on where it w
 ```
 """
 
+FIGURE: Final = "\n\n![The curves of the race](race.svg)"
+
 STRAYS: Final = """\
 What no row above counts: settings that are no entry, entries that were not tuned in full, and rates
 that tuning did not ask for.
@@ -114,20 +115,11 @@ def _notes(race: Race) -> str:
     return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
-def _figure(rows: Sequence[Standing]) -> str:
-    return "\n\n![The curves of the race](race.svg)" if rows else ""
-
-
-def _reference(row: Standing, rows: Sequence[Standing]) -> Standing | None:
-    """What an ablation differs from in one thing."""
-    return next((other for other in rows if other.entry.name == row.entry.of), None)
-
-
 def _ablations(rows: Sequence[Standing]) -> str:
     """By how much each ablation ends above what it differs from: above zero it does harm."""
-    table = []
+    table, known = [], {row.entry.name: row for row in rows}
     for row in rows:
-        whole = _reference(row, rows)
+        whole = known.get(row.entry.of)  # what it differs from in one thing
         if row.entry.kind != "ablation" or whole is None:
             continue
         test = against(whole, row)
@@ -157,9 +149,10 @@ def _tuning(race: Race) -> str:
     """The rates that each entry was tuned with."""
     results, table = race.results, []
     for entry in race.entries.values():
-        tried = losses(entry, results, race.rules)
-        if tried:
-            table.append(_tuning_row(entry, tried))
+        if tried := losses(entry, results, race.rules):
+            best = rate(best_rate(tried)) + " (at an end)" * at_an_end(tried)
+            text = ", ".join(f"{rate(lr)}: {loss:.4f}" for lr, loss in sorted(tried.items()))
+            table.append((entry.name, f"`{entry.optimizer}`", best, text))
     if not table:
         return ""
     seeds = listed(map(str, race.rules.tuning_seeds))
@@ -178,12 +171,6 @@ def _searched(race: Race) -> str:
         f"Settings that have been run on seed {listed(map(str, seeds))} at one rate or more: "
         f"{tried}. An optimizer of which more were tried had more chances to do well on that seed."
     )
-
-
-def _tuning_row(entry: Entry, tried: dict[float, float]) -> tuple[str, ...]:
-    best = rate(best_rate(tried)) + " (at an end)" * at_an_end(tried)
-    text = ", ".join(f"{rate(lr)}: {loss:.4f}" for lr, loss in sorted(tried.items()))
-    return entry.name, f"`{entry.optimizer}`", best, text
 
 
 def _strays(race: Race) -> str:

@@ -11,8 +11,8 @@ from typing import Final
 
 from ..curves import final_loss
 from ..progress import Result
-from ..reproduce.experiment import markdown_table
 from ..settings import RunSettings
+from ..tables import markdown_table
 from ..wording import rate
 from .entries import Entry
 from .rules import Rules

@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from string import Template
 from tempfile import TemporaryDirectory
 from typing import Final
+
+from markupsafe import Markup
 
 from .. import markup
 from ..atomic import replacing
 from ..files import write_text
-from ..fragments import unbroken
-from ..report import part
+from ..pages import render
 from ..wording import listed
 from . import Scale
 from .experiment import Experiment, Record, Shown, Trained, markdown_table, origin, reason, verdict
@@ -165,13 +165,12 @@ def _html(entries: Sequence[Entry], body: str, folder: Path) -> str:
         source = f"data:{KINDS[path.suffix]};base64,{data}"
         return f'<figure class="drawn"><img alt="{escape(shows)}" src="{source}"></figure>'
 
-    return Template(part("reproduction.html")).substitute(
+    return render(
+        "reproduction.html",
         title=TITLE,
-        css=part("report.css") + part("reproduction.css"),
-        headline=unbroken(headline(entries)),
-        facts=markup.inline(_facts(entries)),
-        body=markup.html(body, figure),
-        theme=part("theme.js"),
+        headline=headline(entries),
+        facts=Markup(markup.inline(_facts(entries))),
+        body=Markup(markup.html(body, figure)),
     )
 
 

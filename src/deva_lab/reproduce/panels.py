@@ -6,11 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..charts import draw_curve, line_style
-from ..curves import Curve, loss_range
+from ..charts import draw_curves, line_style
+from ..curves import Curve
 from ..figures import GREY
 from ..palette import Style
-from ..wording import count
 from .measures import Measured
 
 if TYPE_CHECKING:
@@ -39,16 +38,7 @@ def curves_panel(
         y: What the loss is in.
         fitted: The curves that must be in view; all, if none are given.
     """
-    low, high, logarithmic = loss_range(list(fitted or curves.values()))
-    if logarithmic:
-        axes.set_yscale("log")
-    axes.set_ylim(low, high)
-    for look, curve in curves.items():
-        draw_curve(axes, curve, look)
-    axes.set_xlim(
-        0, max((max(curve.units, default=0) for curve in curves.values()), default=0) or 1
-    )
-    axes.xaxis.set_major_formatter(lambda value, _: count(value))
+    draw_curves(axes, curves, x=x, y=y, fitted=fitted)
     axes.locator_params(axis="x", nbins=5)
     _finish(axes, title, x, y)
 

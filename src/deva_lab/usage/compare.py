@@ -45,6 +45,12 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument("--seeds", metavar="N|LIST", help="how many, or which (1)")
     parser.add_argument("--baseline", metavar="NAME", help="whose final loss is the target (adamw)")
+    parser.add_argument(
+        "--telemetry",
+        type=int,
+        metavar="STEPS",
+        help="keep what the optimizers did every so many steps, for the page (none)",
+    )
     add_training(parser)
     add_launching(parser)
     add_output(parser, "compare")
