@@ -1,5 +1,8 @@
 """The update of a steady step is one graph, whatever the rates and the counts of steps."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -60,3 +63,9 @@ def test_a_gradient_that_is_not_finite_rests_in_a_graph_too():
         else:
             optimizer.step()
     assert weight.isfinite().all()
+
+
+def test_what_compiles_is_imported_when_it_is_asked_for():
+    """torch._dynamo takes seconds to import."""
+    code = "import sys, deva_optim; sys.exit('torch._dynamo' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

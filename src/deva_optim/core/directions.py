@@ -132,7 +132,6 @@ def fast_dtype(X: Tensor) -> torch.dtype:
     return X.dtype
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _has_bfloat16() -> bool:
     return bool(torch.cuda.is_bf16_supported(including_emulation=False))
 
@@ -218,7 +217,6 @@ def _ridged(B: Tensor, S: Tensor | None) -> Tensor:
     return K
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def soft_quintics(n: int) -> tuple[Quintic, ...]:
     """The fewest of the best quintics that lift 1 / √(n + 1) … 1 to 0.6 … 1.4."""
     return _fewest_quintics(1 / math.sqrt(n + 1))
@@ -316,6 +314,10 @@ def settled_sign(X: Tensor) -> Tensor:
     """
     noise = 8 * math.sqrt(max(X.shape[-2:])) * torch.finfo(X.dtype).eps
     return X.sign() * (X.abs() > noise * X.abs().amax((-2, -1), keepdim=True))
+
+
+# What `torch.compile` may call while it compiles, in place of following it.
+CONSTANTS: Final = (soft_quintics, _has_bfloat16)
 
 
 # The scale s, from the update and the shape of its matrices --------------------------------------

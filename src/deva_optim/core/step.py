@@ -37,7 +37,7 @@ from .bases import (
 )
 from .batch import LARGE, Batch, Item, gather, scatter
 from .codes import CODES, PRECISION
-from .directions import fast_dtype, polar, settled_sign, soft_in_basis
+from .directions import CONSTANTS, fast_dtype, polar, settled_sign, soft_in_basis
 from .linalg import (
     Number,
     Quotient,
@@ -115,6 +115,8 @@ def compiled(b: Batch) -> tuple[Term, Number]:
 @cache
 def _graph(backend: str, *key: object) -> Callable[[Batch], tuple[Term, Number]]:
     """What is compiled for a key, a function of its own: torch compiles each but a few times."""
+    for function in CONSTANTS:  # not where they are defined: that would import half of torch
+        torch.compiler.assume_constant_result(function)
     own = FunctionType(computed.__code__.replace(), globals())
     return torch.compile(own, fullgraph=True, dynamic=False, backend=backend)
 
