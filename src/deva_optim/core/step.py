@@ -116,7 +116,7 @@ def compiled(b: Batch) -> tuple[Term, Number]:
 def _graph(backend: str, *key: object) -> Callable[[Batch], tuple[Term, Number]]:
     """What is compiled for a key, a function of its own: torch compiles each but a few times."""
     for function in CONSTANTS:  # not where they are defined: that would import half of torch
-        torch.compiler.assume_constant_result(function)
+        torch.compiler.assume_constant_result(function)  # type: ignore[no-untyped-call]
     own = FunctionType(computed.__code__.replace(), globals())
     return torch.compile(own, fullgraph=True, dynamic=False, backend=backend)
 
