@@ -165,7 +165,7 @@ def test_fine_tuning_goes_on_from_the_checkpoint_that_is_left(tmp_path: Path) ->
     whole = example["fine_tune"](settings)
     losses = [entry["loss"] for entry in whole.state.log_history if "loss" in entry]
     assert len(losses) == 6
-    assert max(losses[-2:]) < min(losses[:2]) - 0.05
+    assert max(losses[-2:]) < min(losses[:2]) - 0.02
     for checkpoint in ("checkpoint-4", "checkpoint-6"):  # as if it had been stopped at step 3
         shutil.rmtree(tmp_path / checkpoint)
     then = example["fine_tune"](settings)

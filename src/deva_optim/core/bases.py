@@ -107,8 +107,10 @@ def refresh_(L: Tensor, Q: Tensor, *, rank: Number = torch.inf) -> None:
     quotients, order = _quotients(A, Q).sort(dim=-1, descending=True, stable=True)
     _reorder_(A, order)
     _reorder_(Q, order)
-    rank = rank.squeeze(-1) if isinstance(rank, Tensor) else rank
-    kept = (quotients <= noise) | (torch.arange(Q.shape[-1], device=Q.device) >= rank)
+    kept = quotients <= noise
+    if isinstance(rank, Tensor) or rank < Q.shape[-1]:
+        rank = rank.squeeze(-1) if isinstance(rank, Tensor) else rank
+        kept |= torch.arange(Q.shape[-1], device=Q.device) >= rank
     torch.where(kept.unsqueeze(-2), Q, A, out=A)
     try:
         # On an accelerator the host would have to wait for the answer, here and below.
@@ -135,6 +137,8 @@ def rayleigh(L: Tensor, Q: Tensor) -> Tensor:
 
 def _quotients(A: Tensor, Q: Tensor) -> Tensor:
     """diag(Qᵀ A), the Rayleigh quotients of the columns of Q if A is L Q; …×n."""
+    if Q.shape[-1] <= _STRIP:
+        return (Q * A).sum(-2)
     strips = zip(torch.split(Q, _STRIP, -1), torch.split(A, _STRIP, -1), strict=True)
     return torch.cat([(x * y).sum(-2) for x, y in strips], -1)
 
