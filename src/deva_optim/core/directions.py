@@ -200,7 +200,9 @@ def soft_in_basis(B: Tensor, Q: Tensor | None, w: Tensor) -> tuple[Tensor, Tenso
         K = _ridged(B, S)
         norm = frobenius(K, zero=torch.inf)
     F = _by_gram(K.div_(compact(norm)), soft_quintics(n))
-    U = torch.bmm(F if S is None else torch.bmm(F, S), B).reshape(shape)
+    F = F if S is None else torch.bmm(F, S)
+    del K, S  # Freed here: U is allocated next.
+    U = torch.bmm(F, B).reshape(shape)
     return U, math.sqrt(n) * inverse_norm(U)
 
 
