@@ -289,15 +289,16 @@ def write_(b: Batch, U: Term, kappa: Number) -> None:
         b.record["update_ratio"] = update_ratio(factor * written, b.weights())
     if b.decays is not None:
         shrink = b.broadcast(b.decays).to(b.dtype) * shrink
-    factors = [factor] * len(b.items)
+    count = len(b.items)
     if b.gate is not None:
-        U, factors = scaled(U, factor, where=b.broadcast(b.gate)), [1.0] * len(b.items)
-    elif isinstance(factor, Tensor):
-        if factor.numel() == len(b.items) and host_sees(factor.device):
-            factors = factor.flatten().tolist()
-        else:
-            U, factors = scaled(U, factor), [1.0] * len(b.items)
-    U = U if len(b.items) == 1 else value(U)
+        U, factors = scaled(U, factor, where=b.broadcast(b.gate)), [1.0] * count
+    elif not isinstance(factor, Tensor):
+        factors = [factor] * count
+    elif factor.numel() == count and host_sees(factor.device):  # spares a pass over U
+        factors = factor.flatten().tolist()
+    else:
+        U, factors = scaled(U, factor), [1.0] * count
+    U = U if count == 1 else value(U)
     for i, item in enumerate(b.items):
         X = item.param if b.plain else b.part.slice(item.param)
         wide = X.to(b.dtype) if b.plain else b.part.cut(X).to(b.dtype)
