@@ -63,16 +63,21 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> list[Result]:
     return bits_in(folder)
 
 
-def started(words: list[str], folder: Path) -> subprocess.Popen[str]:
-    """A `deva compare` in a process of its own, that saves often."""
+@contextmanager
+def started(words: list[str], folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """A `deva compare` in a process of its own, that saves often and ends with the block."""
     length = ["--steps", str(STEPS), "--save-every", "0.05"]
-    return subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-m", "deva_lab", "compare", *WORDS, *length, *words, "--out", folder],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         env=ENVIRONMENT,
-    )
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def kill_then_stop(
@@ -80,10 +85,13 @@ def kill_then_stop(
 ) -> None:
     """Kill the worker of the first run, let the second one end, and press Ctrl-C in the first."""
     wait_for(lambda: saved(folder))
-    (worker,), old = workers(), saved(folder)
+    (worker,) = workers()
+    os.kill(worker, signal.SIGSTOP)  # so that it saves nothing more
+    old = saved(folder)
+    (first,) = {path.parent for path in old}
     os.kill(worker, signal.SIGKILL)
     wait_for((folder / "results.jsonl").exists)
-    wait_for(lambda: saved(folder).keys() - old.keys())
+    wait_for(lambda: any(path.parent == first for path in saved(folder).keys() - old.keys()))
     said = press_ctrl_c(process, workers)
     assert said.count("was lost, and another one goes on: ") == 1
     assert said.count(f"step    0/{STEPS}") == 2  # the first has gone on, and not begun anew
@@ -141,8 +149,8 @@ def ray_head() -> Iterator[str]:
 def test_neither_a_kill_nor_ctrl_c_changes_runs_on_ray(tmp_path: Path, whole: list[Result]) -> None:
     folder = tmp_path / "out"
     with ray_head() as address:
-        process = started([*RAY, address, "--jobs", "1"], folder)
-        kill_then_stop(process, folder, lambda: processes("ray::deva-"))
+        with started([*RAY, address, "--jobs", "1"], folder) as process:
+            kill_then_stop(process, folder, lambda: processes("ray::deva-"))
     assert gone_on_with(folder) == whole
 
 
@@ -150,9 +158,9 @@ def test_neither_a_kill_nor_ctrl_c_changes_runs_on_ray(tmp_path: Path, whole: li
 @needs_proc
 def test_a_ray_that_was_started_for_a_command_ends_with_it(tmp_path: Path) -> None:
     before, folder = set(processes("ray")), tmp_path / "out"
-    process = started([*RAY, "local", "--optimizers", "adamw"], folder)
-    wait_for(lambda: saved(folder))
-    press_ctrl_c(process, lambda: [pid for pid in processes("ray") if pid not in before])
+    with started([*RAY, "local", "--optimizers", "adamw"], folder) as process:
+        wait_for(lambda: saved(folder))
+        press_ctrl_c(process, lambda: [pid for pid in processes("ray") if pid not in before])
 
 
 # --- SLURM ---------------------------------------------------------------------------------------
@@ -167,8 +175,8 @@ def jobs_in(folder: Path) -> list[int]:
 @needs_proc
 def test_neither_a_kill_nor_ctrl_c_changes_jobs(tmp_path: Path, whole: list[Result]) -> None:
     folder = tmp_path / "out"
-    process = started([*SLURM, "--jobs", "1"], folder)
-    kill_then_stop(process, folder, lambda: jobs_in(folder))
+    with started([*SLURM, "--jobs", "1"], folder) as process:
+        kill_then_stop(process, folder, lambda: jobs_in(folder))
     assert gone_on_with(folder) == whole
 
 
