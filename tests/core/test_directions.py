@@ -11,7 +11,7 @@ from torch import nn
 
 import reference
 from deva_optim import msign
-from deva_optim.core import directions
+from deva_optim.core import directions, linalg
 from deva_optim.core.directions import (
     _POLAR_EXPRESS,
     MSIGN_KINDS,
@@ -23,7 +23,7 @@ from deva_optim.core.directions import (
     soft_in_basis,
     soft_quintics,
 )
-from deva_optim.core.linalg import value
+from deva_optim.core.linalg import Columns, add_, value
 from helpers import OPTIMIZERS
 
 KINDS = st.sampled_from(MSIGN_KINDS)
@@ -240,8 +240,8 @@ def test_the_soft_quintics_lift_all_that_a_gram_matrix_can_have(n):
 
 
 def soft(B, Q, w):
-    U, size = soft_in_basis(B, Q, w)
-    return U * size
+    U, size = soft_in_basis(Columns(B, B, 1.0, torch.ones_like(B[..., :1, :])), Q, w)
+    return value(U) * size
 
 
 @given(st.sampled_from([(4, 4), (3, 8), (2, 5, 9)]), st.integers(0, 1000), st.booleans())
@@ -258,6 +258,30 @@ def test_the_soft_sign_in_a_basis_is_that_of_the_projection(shape, seed, based):
     expected = Q @ torch.tensor(np.array(expected)).reshape(shape)
     # a handful of products of at most nine terms, of which w makes some 11 times larger and smaller
     torch.testing.assert_close(found, expected, rtol=0, atol=11**2 * 9 * 30 * 2**-53)
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 9), (2, 4, 13), (1, 2, 40)])
+@pytest.mark.parametrize("beta", [1.0, 0.9])
+def test_by_strips_the_soft_sign_is_what_it_is_in_full(shape, beta, monkeypatch):
+    monkeypatch.setattr(linalg, "_SYMMETRIC_FROM", 2)
+    generator = torch.Generator().manual_seed(0)
+    M, G, turn, X, w, c = (
+        torch.randn(size, generator=generator, dtype=torch.float64)
+        for size in (shape, shape, (*shape[:2], shape[1]), shape, (*shape[:2], 1), (1, 1, shape[2]))
+    )
+    Q, w, c = torch.linalg.qr(turn).Q, w.abs() + 0.1, c.abs() + 0.1
+    U, size = soft_in_basis(Columns(M, G, beta, c), Q, w)
+    B = (beta * M + (1 - beta) * G) * c
+    whitened = (w * (Q.mT @ B)).numpy()
+    expected = Q @ torch.tensor(np.array([reference.best_soft_sign(A) for A in whitened]))
+    # a few dozen roundings; the largest of w is thirty times the smallest, and K has its square
+    close = {"rtol": 0, "atol": 30**2 * 40 * 30 * 2**-53}
+    torch.testing.assert_close(value(U) * size, expected, **close)
+    torch.testing.assert_close(value(U.mT) * size, expected.mT, **close)
+    for wide, term in ((X.clone(), U), (X.mT.clone(), U.mT)):
+        add_(wide, term, keep=0.5, weight=size)
+        found = wide if term is U else wide.mT
+        torch.testing.assert_close(found, 0.5 * X + expected, **close)
 
 
 @pytest.mark.parametrize("scale", [1e-37, 1e-30, 1e30, 1e36])

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deva_optim.core import batch, linalg, step
+from deva_optim.core import batch, linalg, step, variance
 from fuzz.case import Case
 from fuzz.tensors import laid_out, weight
 from helpers import OPTIMIZERS
@@ -24,6 +24,7 @@ _SMALL = (
     (linalg, "_BLOCK_ROWS", 2),
     (batch, "LARGE", 4),
     (step, "LARGE", 4),
+    (variance, "_STRIP", 4),
 )
 
 

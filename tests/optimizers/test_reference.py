@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import reference
-from deva_optim.core import bases, linalg
+from deva_optim.core import linalg, variance
 from helpers import OPTIMIZERS
 
 STEPS = 50
@@ -153,7 +153,7 @@ def test_agrees_with_the_reference_in_blocks(case, kind, monkeypatch):
     """The ways of large matrices, taken by small ones: half products, strips and panels."""
     monkeypatch.setattr(linalg, "_SYMMETRIC_FROM", 2)
     monkeypatch.setattr(linalg, "_BLOCK_ROWS", 2)
-    monkeypatch.setattr(bases, "_STRIP", 2)
+    monkeypatch.setattr(variance, "_STRIP", 2)
     monkeypatch.setattr(linalg, "_PANELS_FROM", 2)
     monkeypatch.setattr(linalg, "_PANEL_WIDTH", 2)
     test_agrees_with_the_reference(case, kind)

@@ -23,8 +23,6 @@ Side = Tensor | None
 SIDES: Final = ("left", "right")
 BASES: Final = ("basis_left", "basis_right")
 
-_STRIP: Final = 512  # rows or columns of a basis that are moved at a time, to save memory
-
 
 def sides_with_basis(n: int, m: int, *, sides: str, max_dim: int) -> tuple[bool, bool]:
     """Whether the left and the right side of an n×m matrix get a basis of their own.
@@ -105,22 +103,21 @@ def refresh_(L: Tensor, Q: Tensor, *, rank: Number = torch.inf) -> None:
     noise = _noise(L)
     A = product(L, Q)
     quotients, order = _quotients(A, Q).sort(dim=-1, descending=True, stable=True)
-    _reorder_(A, order)
-    _reorder_(Q, order)
+    A, old = _reordered(A, order), _reordered(Q, order)
     kept = quotients <= noise
     if isinstance(rank, Tensor) or rank < Q.shape[-1]:
         rank = rank.squeeze(-1) if isinstance(rank, Tensor) else rank
         kept |= torch.arange(Q.shape[-1], device=Q.device) >= rank
-    torch.where(kept.unsqueeze(-2), Q, A, out=A)
+    torch.where(kept.unsqueeze(-2), old, A, out=A)
     try:
         # On an accelerator the host would have to wait for the answer, here and below.
         rounding = orthonormalise_(A, noise if Q.device.type == "cpu" else None)
         if rounding is not None and (rounding := rounding & ~kept).any():
-            A = torch.where((kept | rounding).unsqueeze(-2), Q, product(L, Q))
+            A = torch.where((kept | rounding).unsqueeze(-2), old, product(L, old))
             last = rounding.long().argsort(dim=-1, stable=True)
-            _reorder_(A, last)
+            A = _reordered(A, last)
             orthonormalise_(A)
-            _reorder_(A, last.argsort(-1))
+            A = _reordered(A, last.argsort(-1))
     except LinAlgError:
         A.fill_(torch.nan)
     Q.scatter_(-1, order.unsqueeze(-2).expand_as(Q), A)  # column i to where it came from
@@ -137,10 +134,7 @@ def rayleigh(L: Tensor, Q: Tensor) -> Tensor:
 
 def _quotients(A: Tensor, Q: Tensor) -> Tensor:
     """diag(Qᵀ A), the Rayleigh quotients of the columns of Q if A is L Q; …×n."""
-    if Q.shape[-1] <= _STRIP:
-        return (Q * A).sum(-2)
-    strips = zip(torch.split(Q, _STRIP, -1), torch.split(A, _STRIP, -1), strict=True)
-    return torch.cat([(x * y).sum(-2) for x, y in strips], -1)
+    return (Q * A).sum(-2)
 
 
 def inverse_root_(L: Tensor, P: Tensor, *, root: int, eps: Number) -> None:
@@ -187,10 +181,9 @@ def _completed(Q: Tensor) -> Tensor:
     return full.flip(-1).to(Q.dtype)
 
 
-def _reorder_(Q: Tensor, order: Tensor) -> None:
-    """Put the columns of Q into this order."""
-    for rows in torch.split(Q, _STRIP, -2):
-        rows.copy_(rows.gather(-1, order.unsqueeze(-2).expand_as(rows)))
+def _reordered(Q: Tensor, order: Tensor) -> Tensor:
+    """The columns of Q in this order."""
+    return Q.gather(-1, order.unsqueeze(-2).expand_as(Q))
 
 
 def _solve(decompose: Callable[[Tensor], Tensor], A: Tensor, *, keep: Tensor) -> Tensor:

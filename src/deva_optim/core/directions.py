@@ -16,12 +16,16 @@ import torch
 from torch import Tensor
 
 from .linalg import (
+    Columns,
     Product,
+    StripProduct,
     Term,
+    add_gram_,
     compact,
     frobenius,
     host_sees,
     inverse_norm,
+    mirror_,
     ordinary_norms,
     symmetric_products,
     value,
@@ -174,49 +178,84 @@ def soft_steps(n: int) -> int:
     return max(1, math.ceil(math.log(0.7 * math.sqrt(2 * n), JORDAN[0])))
 
 
-def soft_in_basis(B: Tensor, Q: Tensor | None, w: Tensor) -> tuple[Tensor, Tensor]:
+def soft_in_basis(B: Columns, Q: Tensor | None, w: Tensor) -> tuple[Tensor | StripProduct, Tensor]:
     """Q · softsign(W B) with W = diag(w) Qᵀ, for B …×n×m with n ≤ m; w is …×n×1.
 
     Returns it up to a factor, and the factor that brings each matrix to the norm √n.
 
     In the coordinates of B that is (K + c² I)^(−½) S B with S = Q diag(w) Qᵀ and K = S B Bᵀ S. On a
-    long rectangle two products are of full size and everything else is n×n; on what is nearly a
-    square three are, S B being the third, which takes fewer in all.
+    long rectangle two products are of full size and everything else is n×n, so that of a large one
+    no more than strips need to be written down; on what is nearly a square three are, S B being the
+    third, which takes fewer in all.
     """
-    shape, (n, m) = B.shape, B.shape[-2:]
-    times = symmetric_products(n, B.device)
-    B, w, S = B.reshape(-1, n, m), w.reshape(-1, n, 1), None
+    shape, (n, m) = B.M.shape, B.M.shape[-2:]
+    seen, times = host_sees(B.M.device), symmetric_products(n, B.M.device)
+    long = Q is not None and m >= 3 * n
+    if Q is not None and long and seen and times is not torch.bmm and len(shape) == 3:
+        found = _soft_by_strips(B, Q, w)
+        if found is not None:
+            return found
+    X, S = B.written(), None
+    if len(shape) != 3:
+        X, w = X.reshape(-1, n, m), w.reshape(-1, n, 1)
+        Q = Q if Q is None else Q.reshape(-1, n, n)
     if Q is None:
-        B = B * w
+        X = X * w
     else:
-        Q = Q.reshape(-1, n, n)
         S = times(Q * w.mT, Q.mT)
-    if S is not None and m < 3 * n:
-        B, S = torch.bmm(S, B), None
-    K = _ridged(B, S) if host_sees(B.device) else None
+        X, S = (X, S) if long else (torch.bmm(S, X), None)
+    K = _ridged(times(X, X.mT), S) if seen else None
     norm = None if K is None else ordinary_norms(K, keepdim=True)
+    ordinary = norm is not None
     if K is None or norm is None:  # on an accelerator the host would have to wait for the norm
-        B = _normalized(B, 1.0, scratch=False)
-        K = _ridged(B, S)
+        X = _normalized(X, 1.0, scratch=False)
+        K = _ridged(times(X, X.mT), S)
         norm = frobenius(K, zero=torch.inf)
     F = _by_gram(K.div_(compact(norm)), soft_quintics(n))
     F = F if S is None else torch.bmm(F, S)
     del K, S  # Freed here: U is allocated next.
-    U = torch.bmm(F, B).reshape(shape)
-    return U, math.sqrt(n) * inverse_norm(U)
+    U = torch.bmm(F, X)
+    U = U if len(shape) == 3 else U.view(shape)
+    if not ordinary:
+        return U, math.sqrt(n) * inverse_norm(U)
+    # ‖U‖² is between a third of the trace of K and 2 n times it: as ordinary as the norm of K.
+    size = torch.linalg.vector_norm(U, dim=(-2, -1), keepdim=True)
+    return U, math.sqrt(n) / compact(size)
 
 
-def _ridged(B: Tensor, S: Tensor | None) -> Tensor:
-    """K + c² I with K = S B Bᵀ S, c² being the mean eigenvalue of K; B×n×n.
+def _soft_by_strips(B: Columns, Q: Tensor, w: Tensor) -> tuple[StripProduct, Tensor] | None:
+    """The same without B or the update in full; None if the norm of K is not an ordinary number."""
+    n = Q.shape[-1]
+    times = symmetric_products(n, Q.device)
+    S = times(Q * w.mT, Q.mT)
+    K = torch.zeros_like(S)
+    for some in B.strips():
+        add_gram_(K, B.written(some), keep=1.0, weight=1.0)
+    mirror_(K)
+    K = _ridged(K, S)
+    ridge, norm = 0.5 * _mean_eigenvalue(K), ordinary_norms(K, keepdim=True)
+    if norm is None:
+        return None
+    R = _by_gram(K.div_(norm), soft_quintics(n))
+    # ‖R S B‖² is the trace of R K R, K being as it was without its ridge.
+    K.diagonal(dim1=-2, dim2=-1).sub_(ridge / norm.squeeze(-1))
+    square = norm * times(R, K).mul_(R).sum((-2, -1), keepdim=True)
+    return StripProduct(torch.bmm(R, S), B), compact((n / square).sqrt_())
+
+
+def _ridged(K: Tensor, S: Tensor | None) -> Tensor:
+    """S K S + c² I, c² being the mean eigenvalue of the first; B×n×n. The memory of K is used up.
 
     Over its Frobenius norm it has no eigenvalue above 1, and none below about 1 / (n + 1).
     """
-    times = symmetric_products(B.shape[-2], B.device)
-    K = times(B, B.mT)
-    K = K if S is None else times(torch.bmm(S, K), S)
-    diagonal = K.diagonal(dim1=-2, dim2=-1)
-    diagonal.add_(diagonal.mean(-1, keepdim=True))
+    if S is not None:
+        K = symmetric_products(K.shape[-1], K.device)(torch.bmm(S, K), S)
+    K.diagonal(dim1=-2, dim2=-1).add_(_mean_eigenvalue(K))
     return K
+
+
+def _mean_eigenvalue(K: Tensor) -> Tensor:
+    return K.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
 
 
 def soft_quintics(n: int) -> tuple[Quintic, ...]:
@@ -283,12 +322,13 @@ def _by_gram(K: Tensor, coefficients: tuple[Quintic, ...]) -> Tensor:
     All P are polynomials of the first K and commute; X itself is not touched.
     """
     times = symmetric_products(K.shape[-1], K.device)
-    P = R = _polynomial(K, coefficients[0], times)  # R is the product of the P so far
+    P, R = _polynomial(K, coefficients[0], times), None  # R is the product of the P before
     for quintic in coefficients[1:]:
         K = times(times(P, K), P)
+        R = P if R is None else times(P, R)
         P = _polynomial(K, quintic, times)
-        R = times(P, R)
-    return R
+    del K  # Freed here: one more product is allocated next.
+    return P if R is None else times(P, R)
 
 
 def _polynomial(K: Tensor, quintic: Quintic, times: Callable[[Tensor, Tensor], Tensor]) -> Tensor:

@@ -1,14 +1,14 @@
 """Linear algebra that torch does not have: lazy products, halves of symmetric ones, QR, norms.
 
 Most of what a step computes ends as X ← keep X + weight · A B, which BLAS does in one pass over X.
-Forming A B first would cost an allocation and two passes more. So a `Product`, a `Square` or a
-`Quotient` stands for a tensor that is never written down.
+Forming A B first would cost an allocation and two passes more. So a `Product`, a `Square`, a
+`Quotient` or a `StripProduct` stands for a tensor that is never written down.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, overload
 
@@ -76,7 +76,41 @@ class Quotient:
     under: Tensor
 
 
-Term = Tensor | Product | Square | Quotient
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """β M + (1 − β) G, …×n×m with n ≤ m, its columns multiplied by c, …×1×m."""
+
+    M: Tensor
+    G: Tensor
+    beta: float
+    c: Tensor
+
+    def strips(self) -> Iterator[slice]:
+        """Columns that together are as many as the rows, until there are none left."""
+        n, m = self.M.shape[-2:]
+        return (slice(start, start + n) for start in range(0, m, n))
+
+    def written(self, some: slice = slice(None)) -> Tensor:
+        """Some of the columns, or all of them."""
+        M, c = self.M[..., some], self.c[..., some]
+        return M * c if self.beta == 1 else self.G[..., some].lerp(M, self.beta).mul_(c)
+
+
+@dataclass(frozen=True, slots=True)
+class StripProduct:
+    """left @ right, or its transpose: of `right` one strip at a time is written down."""
+
+    left: Tensor
+    right: Columns
+    transposed: bool = False
+
+    @property
+    def mT(self) -> StripProduct:  # noqa: N802  # as tensors have it
+        """The transpose."""
+        return StripProduct(self.left, self.right, not self.transposed)
+
+
+Term = Tensor | Product | Square | Quotient | StripProduct
 
 
 def value(term: Term) -> Tensor:
@@ -87,7 +121,21 @@ def value(term: Term) -> Tensor:
         return term.X.square()
     if isinstance(term, Quotient):
         return torch.div(term.over, term.under, out=term.under)
+    if isinstance(term, StripProduct):
+        X = torch.zeros_like(term.right.M)
+        add_(X, StripProduct(term.left, term.right))
+        return X.mT if term.transposed else X
     return term
+
+
+def strips(term: Term) -> Iterator[Tensor]:
+    """The term in strips of its longer side, each …×n×k, if it is too large to be written down."""
+    if isinstance(term, StripProduct):
+        for some in term.right.strips():
+            yield product(term.left, term.right.written(some))
+    else:
+        X = value(term)
+        yield X.mT if X.shape[-2] > X.shape[-1] else X
 
 
 def product(A: Tensor, B: Tensor) -> Tensor:
@@ -105,6 +153,8 @@ def scaled(term: Term, by: Number, where: Tensor | None = None) -> Term:
         return Product(scale(term.left), term.right)
     if isinstance(term, Quotient):
         return Quotient(scale(term.over), term.under)
+    if isinstance(term, StripProduct):
+        return StripProduct(scale(term.left), term.right, term.transposed)
     return scale(value(term))
 
 
@@ -122,6 +172,12 @@ def add_(X: Tensor, term: Term, *, keep: Number = 1.0, weight: Number = 1.0) -> 
             batch.baddbmm_(left, right, beta=keep, alpha=weight)
             return
         term = value(term)
+    if isinstance(term, StripProduct):
+        wide = X.mT if term.transposed else X
+        for some in term.right.strips():
+            strip = Product(term.left, term.right.written(some))
+            add_(wide[..., some], strip, keep=keep, weight=weight)
+        return
     if keep != 1.0:
         X.mul_(keep)
     if isinstance(term, Quotient):
@@ -323,10 +379,9 @@ def _rounding(R: Tensor, noise: Tensor) -> Tensor:
     """
     margin = 16 if R.dtype == torch.float64 else 1
     own = R.diagonal(dim1=-2, dim2=-1).abs()
-    inverse = torch.where(own > 64 * noise, 1 / own, 0).unsqueeze(-1)
-    strips = enumerate(torch.split(R, _PANEL_WIDTH, -1))
-    growth = [(inverse * strip.triu(-_PANEL_WIDTH * i).abs()).sum(-2) for i, strip in strips]
-    return own <= margin * noise * (1 + torch.cat(growth, -1))
+    inverse = torch.where(own > 64 * noise, 1 / own, 0).unsqueeze(-2)
+    growth = product(inverse, R.triu().abs_()).squeeze(-2)
+    return own <= margin * noise * (1 + growth)
 
 
 def _reflect_(A: Tensor, columns: slice) -> Tensor:

@@ -5,10 +5,12 @@ Matrices come in batches …×n×m; every function returns a number for each, sh
 
 from __future__ import annotations
 
+from functools import reduce
+
 import torch
 from torch import Tensor
 
-from .linalg import matrix_norms
+from .linalg import Number, Term, matrix_norms, strips
 
 
 def basis_drift(C: Tensor, Q: Tensor) -> Tensor:
@@ -27,29 +29,30 @@ def basis_drift(C: Tensor, Q: Tensor) -> Tensor:
     return torch.where(whole > 0, _frobenius(off) / whole, 0)
 
 
-def msign_error(O: Tensor) -> Tensor:
-    """‖O Oᵀ − I‖_F / √r on the short side: the RMS of σ² − 1 over the singular values of O.
+def msign_error(O: Term, size: Number = 1.0) -> Tensor:
+    """‖O Oᵀ − I‖_F / √r on the short side: the RMS of σ² − 1 over the singular values of size · O.
 
     0 for an exact matrix sign; Newton–Schulz has about 0.3. A direction that is missing counts 1.
 
     >>> msign_error(torch.eye(2, 3)), msign_error(torch.zeros(2, 3))
     (tensor(0.), tensor(1.))
     """
-    X = O.mT if O.shape[-2] > O.shape[-1] else O
-    K = X @ X.mT
+    K = reduce(Tensor.add_, (X @ X.mT for X in strips(O))).mul_(size**2)
     K.diagonal(dim1=-2, dim2=-1).sub_(1)
     error: Tensor = _frobenius(K) / K.shape[-1] ** 0.5
     return error
 
 
-def update_ratio(U: Tensor, X: Tensor) -> Tensor:
-    """‖U‖_F / ‖X‖_F: how much of a weight X an update U moves; inf for a zero weight.
+def update_ratio(U: Term, X: Tensor, factor: Number = 1.0) -> Tensor:
+    """‖factor · U‖_F / ‖X‖_F: how much of a weight X an update moves; inf for a zero weight.
 
     >>> update_ratio(torch.full((2, 2), 0.1), torch.full((2, 2), 10.0))
     tensor(0.0100)
     """
-    size = _frobenius(U)
-    return torch.where(size > 0, size / _frobenius(X), 0)
+    norms = [matrix_norms(strip, keepdim=True) for strip in strips(U)]
+    size = reduce(torch.hypot, norms) * factor
+    ratio = torch.where(size > 0, size / matrix_norms(X, keepdim=True), 0)
+    return ratio.to(X.dtype)[..., 0, 0]
 
 
 def _frobenius(S: Tensor) -> Tensor:

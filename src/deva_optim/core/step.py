@@ -39,6 +39,7 @@ from .batch import LARGE, Batch, Item, gather, scatter
 from .codes import CODES, PRECISION
 from .directions import CONSTANTS, fast_dtype, polar, settled_sign, soft_in_basis
 from .linalg import (
+    Columns,
     Number,
     Quotient,
     Term,
@@ -94,9 +95,9 @@ def advance_(b: Batch) -> None:
 
 def computed(b: Batch) -> tuple[Term, Number]:
     """The update and κ; the averages take in the gradient."""
-    M, D = momentum_(b)  # 1
     if b.method.lean:
-        return lean_(b, M, D)  # 3–5
+        return lean_(b)  # 1, 3–5
+    M, D = momentum_(b)  # 1
     rooted = b.method.basis is not None and b.method.basis.includes_gradient
     return rooted_(b, M, D) if rooted else update_(b, M, D)
 
@@ -207,7 +208,7 @@ def direction(b: Batch, D: Tensor) -> Term:
     steps = b.group["ns_steps"] * (b.group["ns_coefficients"],) if kind == "newton-schulz" else None
     O = polar(D, kind, dtype=dtype, scratch=D is not b.state["exp_avg"], steps=steps)
     if b.record is not None:
-        b.record["msign_error"] = msign_error(value(O))
+        b.record["msign_error"] = msign_error(O)
     return O
 
 
@@ -236,7 +237,7 @@ def gamma_of(
     return adaptation.gamma(evidence), kappa
 
 
-def lean_(b: Batch, M: Tensor, D: Tensor) -> tuple[Term, Number]:
+def lean_(b: Batch) -> tuple[Term, Number]:
     """restore(msign(Γ ⊙ D_)) with Γ = 1 / √(r cᵀ) and a basis on the short side.
 
     Rotating the rows of a gradient leaves the norms of its columns alone: c is measured of G as it
@@ -244,7 +245,10 @@ def lean_(b: Batch, M: Tensor, D: Tensor) -> tuple[Term, Number]:
     """
     adaptation, tall = b.method.adaptation, b.part.shape[-2] > b.part.shape[-1]
     assert adaptation is not None
-    G, D_, Q = (b.G.mT, D.mT, b.Q_R) if tall else (b.G, D, b.Q_L)
+    M, G, Q = b.state["exp_avg"], b.G, b.Q_L
+    M.lerp_(G, b.weight(b.betas[0], b.gate))
+    if tall:
+        M, G, Q = M.mT, G.mT, b.Q_R
     r, c, weight = b.state["variance_short"], b.state["variance_long"], b.weight(b.betas[1], b.gate)
     if Q is None:
         for average, squares in zip((r, c), adaptation.measure(G), strict=True):
@@ -255,17 +259,17 @@ def lean_(b: Batch, M: Tensor, D: Tensor) -> tuple[Term, Number]:
     kept = b.items[0].state["exp_avg"].dtype
     of_M = PRECISION if kept in CODES else torch.finfo(kept).eps
     eps = max(b.group["eps"], 8 * torch.finfo(b.dtype).eps, of_M**2)
+    ahead = b.betas[0] if b.group["nesterov"] else 1.0
     size: Number = 1.0
     if b.group["msign"] == "soft" and b.group["msign_dtype"] in (None, b.dtype):
-        columns = inverse_root(c, eps)
-        B = D_ * columns if D is M else D_.mul_(columns)
+        B = Columns(M, G, ahead, inverse_root(c, eps))
         U, size = soft_in_basis(B, Q, inverse_root(r, eps))
         if b.record is not None:
-            b.record["msign_error"] = msign_error(U * size)
+            b.record["msign_error"] = msign_error(U, size)
     else:
+        D = M if ahead == 1 else G.lerp(M, ahead)
         gamma = value(adaptation.gamma(Evidence(None, (), (r, c), 1.0, eps)))
-        O = direction(b, gamma.mul_(project(D_, Q, None)))
-        U = value(restore(value(O), Q, None))
+        U = value(restore(value(direction(b, gamma.mul_(project(D, Q, None)))), Q, None))
     return (U.mT if tall else U), size
 
 
@@ -285,8 +289,8 @@ def write_(b: Batch, U: Term, kappa: Number) -> None:
     factor = rate * b.method.scale(U, b.part.shape) * kappa
     shrink: Number = rate * b.group["weight_decay"]
     if b.record is not None:
-        written = U.over / U.under if isinstance(U, Quotient) else value(U)
-        b.record["update_ratio"] = update_ratio(factor * written, b.weights())
+        written = U.over / U.under if isinstance(U, Quotient) else U
+        b.record["update_ratio"] = update_ratio(written, b.weights(), factor)
     if b.decays is not None:
         shrink = b.broadcast(b.decays).to(b.dtype) * shrink
     count = len(b.items)

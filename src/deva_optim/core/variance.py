@@ -17,9 +17,11 @@ from typing import Final, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from .linalg import Number, Product, Quotient, Square, Term, compact
+from .linalg import Number, Product, Quotient, Square, Term, compact, host_sees
 
 Shape = tuple[int, ...]
+
+_STRIP: Final = 1024  # columns whose squares are written down at a time
 
 
 class Evidence(NamedTuple):
@@ -118,8 +120,11 @@ def side_norms(X: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def column_squares(X: Tensor) -> Tensor:
-    """The mean of X² over each column; …×1×m."""
-    return X.square().mean(-2, keepdim=True)
+    """The mean of X² over each column; …×1×m. Of a long X by strips, which saves memory."""
+    if X.shape[-1] <= _STRIP or not host_sees(X.device):
+        return X.square().mean(-2, keepdim=True)
+    strips = torch.split(X, _STRIP, -1)
+    return torch.cat([strip.square().mean(-2, keepdim=True) for strip in strips], -1)
 
 
 def side_squares(X: Tensor) -> tuple[Tensor, Tensor]:
