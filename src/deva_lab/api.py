@@ -11,19 +11,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .carry_out import carry_out, check_jobs, ended
 from .comparison import Comparison
 from .display import Display, Silent, display
-from .entrants import Entrant, entrants
-from .environment import default_device
 from .errors import UsageError
-from .plan import Rate, Request, as_begun, check_baseline, plan
-from .progress import Result
-from .runner import Orders, default_jobs
-from .seeding import seeded
-from .settings import DType, RunSettings
-from .stopping import Stopping
-from .user_source import is_object, of_object
+from .run.carry_out import carry_out, check_jobs, ended
+from .run.entrants import Entrant, entrants
+from .run.environment import default_device
+from .run.plan import Rate, Request, as_begun, check_baseline, plan
+from .run.progress import Result
+from .run.runner import Orders, default_jobs
+from .run.seeding import seeded
+from .run.settings import DType, RunSettings
+from .run.stopping import Stopping
+from .run.user_source import is_object, of_object
 
 COMMAND = "deva_lab.compare(…)"  # which results have in the place of a command line
 

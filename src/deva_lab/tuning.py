@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .entrants import Entrant
 from .errors import UsageError
-from .progress import Result
 from .race.entries import Entry
 from .race.rules import Rules
 from .race.tuning import FIRST, at_an_end, best_rate, losses, pending
-from .settings import RunSettings
+from .run.entrants import Entrant
+from .run.progress import Result
+from .run.settings import RunSettings
 from .tables import aligned
 from .wording import loss, loss_format, rate
 

@@ -25,9 +25,9 @@ from typing import Any
 
 import torch
 
-from deva_lab import checkpoint
 from deva_lab.cli import main
 from deva_lab.digests import is_whole
+from deva_lab.run import checkpoint
 from deva_lab.summary import read_results
 
 LENGTH = ["--save-every", "0", "--evaluate-every", "4"]

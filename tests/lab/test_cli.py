@@ -12,10 +12,10 @@ import pytest
 import torch
 
 import deva_optim
-from deva_lab import checkpoint
 from deva_lab.cli import main
+from deva_lab.run import checkpoint
+from deva_lab.run.tuned import TUNED
 from deva_lab.summary import read_results
-from deva_lab.tuned import TUNED
 from helpers import needs_posix
 
 QUICK = ["--task", "mlp", "--size", "tiny", "--steps", "12", "--batch", "16"]
@@ -250,11 +250,11 @@ def test_memory_stays_flat_over_a_long_run():
     import gc
     import time
 
-    from deva_lab.ahead import Ahead
-    from deva_lab.entrants import Entrant
-    from deva_lab.plan import Request, plan
-    from deva_lab.tasks import make_task
-    from deva_lab.training import Run
+    from deva_lab.run.ahead import Ahead
+    from deva_lab.run.entrants import Entrant
+    from deva_lab.run.plan import Request, plan
+    from deva_lab.run.tasks import make_task
+    from deva_lab.run.training import Run
 
     (settings,) = plan(Request((Entrant.parse("deva"),), task="mlp", size="tiny", steps=400))
     task = make_task(settings, lambda text: None)

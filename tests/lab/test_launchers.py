@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from processes import LIMIT, needs_proc, processes, saved, status, wait_for
 
-from deva_lab.carry_out import carry_out
 from deva_lab.cli import main, parser
 from deva_lab.display import Silent
 from deva_lab.errors import LostWorker, UsageError
@@ -24,9 +23,10 @@ from deva_lab.launchers import check_launcher, exchange
 from deva_lab.launchers.driver import TRIES, run_on
 from deva_lab.launchers.slurm import SlurmCluster, sbatch_options
 from deva_lab.launchers.worker import work
-from deva_lab.progress import Event, Result
-from deva_lab.runner import Orders, run_all
-from deva_lab.settings import RunSettings
+from deva_lab.run.carry_out import carry_out
+from deva_lab.run.progress import Event, Result
+from deva_lab.run.runner import Orders, run_all
+from deva_lab.run.settings import RunSettings
 from deva_lab.summary import read_results
 from helpers import needs_posix
 
@@ -148,9 +148,8 @@ def ray_head() -> Iterator[str]:
 @needs_proc
 def test_neither_a_kill_nor_ctrl_c_changes_runs_on_ray(tmp_path: Path, whole: list[Result]) -> None:
     folder = tmp_path / "out"
-    with ray_head() as address:
-        with started([*RAY, address, "--jobs", "1"], folder) as process:
-            kill_then_stop(process, folder, lambda: processes("ray::deva-"))
+    with ray_head() as address, started([*RAY, address, "--jobs", "1"], folder) as process:
+        kill_then_stop(process, folder, lambda: processes("ray::deva-"))
     assert gone_on_with(folder) == whole
 
 

@@ -8,15 +8,15 @@ import pytest
 import torch
 from torch import nn
 
-from deva_lab import checkpoint
-from deva_lab.entrants import Entrant
-from deva_lab.environment import default_device
 from deva_lab.errors import UsageError
-from deva_lab.keeping import Keeping
-from deva_lab.plan import Rate, Request, plan
-from deva_lab.progress import Event
-from deva_lab.tasks import make_task
-from deva_lab.training import Run, train
+from deva_lab.run import checkpoint
+from deva_lab.run.entrants import Entrant
+from deva_lab.run.environment import default_device
+from deva_lab.run.keeping import Keeping
+from deva_lab.run.plan import Rate, Request, plan
+from deva_lab.run.progress import Event
+from deva_lab.run.tasks import make_task
+from deva_lab.run.training import Run, train
 
 
 def settings_of(optimizer="deva", **changes):

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from deva_lab import checkpoint
-from deva_lab.keeping import Keeping
-from deva_lab.ranks import Several
-from deva_lab.settings import RunSettings
+from deva_lab.run import checkpoint
+from deva_lab.run.keeping import Keeping
+from deva_lab.run.ranks import Several
+from deva_lab.run.settings import RunSettings
+from deva_lab.run.tasks import make_task
+from deva_lab.run.training import Run, train
 from deva_lab.summary import read_results
-from deva_lab.tasks import make_task
-from deva_lab.training import Run, train
 from helpers import needs_posix
 from ranks import run
 

@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import nn
 
-from deva_lab import user_tasks
 from deva_lab.cli import main
-from deva_lab.entrants import Entrant
 from deva_lab.errors import UsageError
-from deva_lab.plan import Request, plan
+from deva_lab.run import user_tasks
+from deva_lab.run.entrants import Entrant
+from deva_lab.run.plan import Request, plan
+from deva_lab.run.tasks import make_task
+from deva_lab.run.user_source import load, of_object
 from deva_lab.summary import read_results
-from deva_lab.tasks import make_task
-from deva_lab.user_source import load, of_object
 from helpers import ROOT, needs_posix
 
 FUNCTIONS = """

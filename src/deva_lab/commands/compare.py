@@ -5,17 +5,17 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from ..carry_out import carry_out, check_jobs, ended
 from ..comparison import Comparison
 from ..display import display
-from ..entrants import entrants
 from ..files import write_record
 from ..launchers import is_elsewhere, launching
 from ..loggers import check_loggers, names_of, prepare_loggers
-from ..plan import as_begun, check_baseline, plan
-from ..runner import Orders
-from ..settings import RunSettings
-from ..stopping import Stopping
+from ..run.carry_out import carry_out, check_jobs, ended
+from ..run.entrants import entrants
+from ..run.plan import as_begun, check_baseline, plan
+from ..run.runner import Orders
+from ..run.settings import RunSettings
+from ..run.stopping import Stopping
 from ..usage.compare import OPTIMIZERS
 from .options import (
     OPTIONS,

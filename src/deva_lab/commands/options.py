@@ -12,14 +12,14 @@ from typing import Any
 
 import torch
 
-from ..entrants import Entrant
-from ..environment import default_device
 from ..errors import UsageError
 from ..files import read_record
 from ..loggers import names_of
-from ..plan import Rate, Request, common
-from ..tasks import make_task
-from ..user_source import find, is_user_task
+from ..run.entrants import Entrant
+from ..run.environment import default_device
+from ..run.plan import Rate, Request, common
+from ..run.tasks import make_task
+from ..run.user_source import find, is_user_task
 
 OPTIONS = "options.json"  # in the folder of results: what was asked for
 

@@ -6,7 +6,6 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from ..carry_out import carry_out, check_failed, check_jobs
 from ..display import Display, display
 from ..errors import UsageError, unknown
 from ..launchers import launching
@@ -22,9 +21,10 @@ from ..race.rules import rules_text
 from ..race.state import Race
 from ..race.tuning import pending
 from ..reproduce.experiment import check_runs
-from ..runner import Launch, Orders
-from ..settings import RunSettings
-from ..stopping import Stopping
+from ..run.carry_out import carry_out, check_failed, check_jobs
+from ..run.runner import Launch, Orders
+from ..run.settings import RunSettings
+from ..run.stopping import Stopping
 from .options import command_line
 
 

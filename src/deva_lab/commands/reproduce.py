@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..carry_out import carry_out, check_failed, check_jobs
 from ..display import display
 from ..errors import UsageError
 from ..files import write_text
@@ -25,8 +24,9 @@ from ..reproduce.experiment import (
     runs_of,
 )
 from ..reproduce.experiments import EXPERIMENTS, experiment, listing
-from ..runner import Orders
-from ..stopping import Stopping
+from ..run.carry_out import carry_out, check_failed, check_jobs
+from ..run.runner import Orders
+from ..run.stopping import Stopping
 from .options import command_line
 
 

@@ -9,19 +9,19 @@ from typing import Any
 
 from ..comparison import Comparison
 from ..display import Display, Silent, display
-from ..entrants import Entrant
 from ..errors import LostRank, UsageError
-from ..failures import failure_text
 from ..files import append_line, write_record
 from ..loggers import check_loggers, names_of, prepare_loggers
-from ..parallel import check, joined, launcher
-from ..plan import as_begun, plan
-from ..progress import Result, is_failed
-from ..ranks import Ranks
-from ..runner import Orders, run_one
-from ..settings import RunSettings
-from ..stopping import Stopping
-from ..tasks import make_task
+from ..run.entrants import Entrant
+from ..run.failures import failure_text
+from ..run.parallel import check, joined, launcher
+from ..run.plan import as_begun, plan
+from ..run.progress import Result, is_failed
+from ..run.ranks import Ranks
+from ..run.runner import Orders, run_one
+from ..run.settings import RunSettings
+from ..run.stopping import Stopping
+from ..run.tasks import make_task
 from ..usage.train import OPTIMIZER
 from .options import (
     OPTIONS,

@@ -7,22 +7,22 @@ import os
 import shlex
 from typing import Any
 
-from ..carry_out import carry_out, check_jobs, finished
 from ..comparison import Comparison
 from ..display import display
-from ..entrants import entrants
 from ..files import write_record
 from ..launchers import is_elsewhere, launching
 from ..loggers import check_loggers, names_of, prepare_loggers
-from ..plan import as_begun, plan
-from ..progress import Result
-from ..runner import Orders
-from ..settings import RunSettings
-from ..stopping import Stopping
+from ..run.carry_out import carry_out, check_jobs, finished
+from ..run.entrants import entrants
+from ..run.plan import as_begun, plan
+from ..run.progress import Result
+from ..run.runner import Orders
+from ..run.settings import RunSettings
+from ..run.stopping import Stopping
+from ..run.user_source import is_user_task
 from ..tuning import Found, Search, table
 from ..usage.compare import OPTIMIZERS
 from ..usage.tune import BUDGET
-from ..user_source import is_user_task
 from .options import (
     OPTIONS,
     REQUESTED,

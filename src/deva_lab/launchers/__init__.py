@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from ..errors import UsageError
 from ..extras import require
-from ..runner import Launch, run_all
+from ..run.runner import Launch, run_all
 from ..usage.launching import of_launcher
 
 _MODULES: Final[Mapping[str, str]] = MappingProxyType({"ray": "ray", "slurm": "submitit"})

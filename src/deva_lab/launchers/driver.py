@@ -14,13 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
-from ..checkpoint import found
 from ..errors import LostWorker, UsageError, warn
-from ..failures import failed_event, failed_result, write_traceback
-from ..progress import Result
-from ..runner import Orders
-from ..settings import RunSettings
-from ..training import Watch
+from ..run.checkpoint import found
+from ..run.failures import failed_event, failed_result, write_traceback
+from ..run.progress import Result
+from ..run.runner import Orders
+from ..run.settings import RunSettings
+from ..run.training import Watch
 from .exchange import LOOK_EVERY, Exchange, Listening, opened
 from .worker import work
 

@@ -17,7 +17,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ..errors import UsageError, warn
-from ..runner import cores
+from ..run.runner import cores
 from ..usage.launching import CPUS
 from .worker import not_seen
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import torch
 
 from ..errors import UsageError
-from ..runner import Orders, run_one
-from ..settings import RunSettings
+from ..run.runner import Orders, run_one
+from ..run.settings import RunSettings
 from .exchange import Exchange, Lease, Telling
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..settings import MODES
+from ..run.settings import MODES
 from . import Commands, add_command
 from .training import add_output, add_training
 

@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 
 from ..names import LOGGERS
-from ..presets import OFFERS, default_size
-from ..settings import DTYPES
+from ..run.presets import OFFERS, default_size
+from ..run.settings import DTYPES
 
 
 def add_training(parser: argparse.ArgumentParser) -> None:

@@ -8,8 +8,9 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from torch import Tensor, nn
 
-from . import language, quadratic, user_tasks, vision
-from .errors import UsageError, unknown
+from .. import language, quadratic, vision
+from ..errors import UsageError, unknown
+from . import user_tasks
 from .presets import preset_of
 from .ranks import ALONE, Ranks
 from .settings import RunSettings

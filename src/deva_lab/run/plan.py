@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..errors import UsageError
 from . import user_source
 from .entrants import Entrant
-from .errors import UsageError
 from .presets import Preset, default_size, offer_of, preset_of
 from .settings import DType, RunSettings
 from .tasks import check_task

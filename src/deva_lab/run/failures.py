@@ -6,9 +6,9 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ..errors import LostRank, LostWorker, UsageError
+from ..files import write_text
 from .environment import environment
-from .errors import LostRank, LostWorker, UsageError
-from .files import write_text
 from .progress import Event, Result
 from .settings import RunSettings
 

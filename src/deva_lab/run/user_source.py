@@ -16,8 +16,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
-from .errors import UsageError
-from .files import write_text
+from ..errors import UsageError
+from ..files import write_text
 
 CLASS: Final = "Task"  # what a module's task is called unless the user names another
 _IN_MODULE: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")

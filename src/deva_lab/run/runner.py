@@ -19,10 +19,10 @@ from typing import Final, Protocol
 
 import torch
 
-from .errors import LostWorker, warn
+from ..errors import LostWorker, warn
+from ..loggers import Log
 from .failures import OURS, failed_event, failed_result, write_traceback
 from .keeping import Keeping
-from .loggers import Log
 from .progress import Event, Result
 from .ranks import ALONE, Ranks
 from .settings import RunSettings

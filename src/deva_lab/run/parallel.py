@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from .errors import LostRank, UsageError
+from ..errors import LostRank, UsageError
 from .ranks import ALONE, Ranks, Several
 from .settings import MODES, Mode, RunSettings
 from .tasks import kind_of

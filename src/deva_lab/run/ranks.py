@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from .errors import UsageError
+from ..errors import UsageError
 from .settings import Mode
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ import torch
 
 import deva_optim
 
-from .bench.machine import machine
+from ..bench.machine import machine
 from .ranks import ALONE, Ranks
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from .errors import UsageError, unknown
+from ..errors import UsageError, unknown
 
 
 class Preset(NamedTuple):

@@ -16,14 +16,14 @@ from torch import Tensor, nn
 from deva_optim.optimizer import BaseOptimizer
 from deva_optim.telemetry import Telemetry
 
+from ..errors import UsageError
+from ..loggers import Log
+from ..points import newest, outcome, points
 from . import checkpoint, parallel
 from .ahead import Ahead, InTurn
 from .entrants import Entrant
 from .environment import environment
-from .errors import UsageError
 from .keeping import Keeping
-from .loggers import Log
-from .points import newest, outcome, points
 from .progress import Event, Progress, Result
 from .ranks import ALONE, Ranks
 from .settings import RunSettings

@@ -16,8 +16,8 @@ from torch.optim import Optimizer
 import deva_optim
 from deva_optim.optimizer import BaseOptimizer
 
-from .authors import AuthorsDeVASinf
-from .errors import UsageError, unknown
+from ..authors import AuthorsDeVASinf
+from ..errors import UsageError, unknown
 from .tuned import TUNED
 
 if TYPE_CHECKING:

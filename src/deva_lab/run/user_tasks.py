@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
+from ..errors import UsageError
+from ..vision import evaluating, mixed
 from . import user_source
-from .errors import UsageError
 from .presets import Preset
 from .ranks import ALONE, Ranks
 from .seeding import seed_all, seeded
 from .settings import RunSettings
 from .user_source import Source, try_to_load
-from .vision import evaluating, mixed
 
 FUNCTIONS: Final = MappingProxyType(
     {
