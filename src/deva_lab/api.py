@@ -14,16 +14,13 @@ from typing import Any
 from .comparison import Comparison
 from .display import Display, Silent, display
 from .errors import UsageError
-from .run.carry_out import carry_out, check_jobs, ended
 from .run.entrants import Entrant, entrants
-from .run.environment import default_device
+from .run.environment import default_device, seeded
 from .run.plan import Rate, Request, as_begun, check_baseline, plan
 from .run.progress import Result
-from .run.runner import Orders, default_jobs
-from .run.seeding import seeded
+from .run.runner import Orders, Stopping, carry_out, check_jobs, default_jobs, ended
 from .run.settings import DType, RunSettings
-from .run.stopping import Stopping
-from .run.user_source import is_object, of_object
+from .run.user_tasks import is_object, of_object
 
 COMMAND = "deva_lab.compare(…)"  # which results have in the place of a command line
 

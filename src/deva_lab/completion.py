@@ -17,8 +17,7 @@ from typing import Final, NamedTuple, TypeAlias
 from .bench.cli import COMMANDS as BENCHMARKS
 from .data.text_sources import NAMES as TEXTS
 from .names import EXPERIMENTS, IMAGES, LOGGERS, OPTIMIZERS, PLACES, STAGES
-from .run.presets import OFFERS
-from .run.tuned import TUNED
+from .run.settings import OFFERS, TUNED
 from .usage.init_task import STARTERS
 from .usage.tree import Action, Command, takes_value
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from .errors import UsageError
 from .palette import name
 from .run.entrants import Entrant
-from .run.tuned import TUNED
+from .run.settings import TUNED
 from .summary import Failure, Row, Summary
 from .tables import aligned, markdown_table
 from .wording import (

@@ -29,10 +29,9 @@ from deva_lab.race.frozen import Frozen, FrozenEntry
 from deva_lab.reproduce.experiment import Experiment, Shown, results_of
 from deva_lab.run import checkpoint, rank_checkpoint
 from deva_lab.run.entrants import Entrant
-from deva_lab.run.keeping import Keeping
 from deva_lab.run.plan import Request, plan
 from deva_lab.run.tasks import make_task
-from deva_lab.run.training import Run, train
+from deva_lab.run.training import Keeping, Run, train
 from deva_lab.summary import read_results
 
 DOCUMENTS = [f"<{number}> " * (20 + number % 7) for number in range(40)]

@@ -14,7 +14,7 @@ import torch
 import deva_optim
 from deva_lab.cli import main
 from deva_lab.run import checkpoint
-from deva_lab.run.tuned import TUNED
+from deva_lab.run.settings import TUNED
 from deva_lab.summary import read_results
 from helpers import needs_posix
 
@@ -250,17 +250,16 @@ def test_memory_stays_flat_over_a_long_run():
     import gc
     import time
 
-    from deva_lab.run.ahead import Ahead
     from deva_lab.run.entrants import Entrant
     from deva_lab.run.plan import Request, plan
     from deva_lab.run.tasks import make_task
-    from deva_lab.run.training import Run
+    from deva_lab.run.training import Run, in_turn
 
     (settings,) = plan(Request((Entrant.parse("deva"),), task="mlp", size="tiny", steps=400))
     task = make_task(settings, lambda text: None)
     run = Run(settings, task)
     counts = []
-    with Ahead(task.batch, start=0) as batches:
+    with in_turn(task.batch, start=0, ahead=True) as batches:
         for step in range(1, 301):
             run.step(batches)
             if step % 50 == 0:

@@ -16,7 +16,7 @@ from deva_lab.names import EXPERIMENTS, IMAGES, OPTIMIZERS, PLACES, STAGES
 from deva_lab.race.confirm import PLACES as RACE_PLACES
 from deva_lab.reproduce.experiments import EXPERIMENTS as ALL_EXPERIMENTS
 from deva_lab.run.entrants import ENTRANTS
-from deva_lab.run.presets import OFFERS
+from deva_lab.run.settings import OFFERS
 from deva_lab.shells import SCRIPTS
 from deva_lab.usage.completion import SHELLS
 from deva_lab.usage.tree import tree

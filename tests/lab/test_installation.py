@@ -15,7 +15,7 @@ from deva_lab.commands.race import STAGES
 from deva_lab.errors import MissingExtra
 from deva_lab.extras import EXTRAS, require
 from deva_lab.models import gpt
-from deva_lab.run.presets import OFFERS
+from deva_lab.run.settings import OFFERS
 from deva_lab.run.tasks import TASKS
 from deva_lab.usage.race import DESCRIPTION
 from helpers import LAB, PROJECT

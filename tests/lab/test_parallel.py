@@ -15,12 +15,12 @@ from torch.testing import assert_close
 
 from deva_lab.errors import UsageError
 from deva_lab.language import TextTask
-from deva_lab.run import checkpoint, parallel
-from deva_lab.run.keeping import Keeping
+from deva_lab.run import checkpoint
+from deva_lab.run import ranks as parallel
 from deva_lab.run.progress import Result
-from deva_lab.run.ranks import ALONE, Alone, Several
+from deva_lab.run.ranks import ALONE, Ranks, Several
 from deva_lab.run.settings import Mode
-from deva_lab.run.training import Run, train
+from deva_lab.run.training import Keeping, Run, train
 from ranks import run
 
 OPTIMIZERS = ("deva:sides=short", "muon", "soap:sides=short", "adamw")
@@ -273,7 +273,7 @@ def test_a_launch_that_does_not_fit_is_refused(
         pass
 
 
-class Two(Alone):
+class Two(Ranks):
     """Two ranks that need not be there."""
 
     mode, size = "fsdp", 2

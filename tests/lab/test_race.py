@@ -25,8 +25,8 @@ from deva_lab.race.state import Race
 from deva_lab.race.tuning import at_an_end, losses, next_rates, pending
 from deva_lab.reproduce.measures import Measured
 from deva_lab.run.entrants import Entrant, entrants
+from deva_lab.run.settings import TUNED
 from deva_lab.run.tasks import check_task
-from deva_lab.run.tuned import TUNED
 from deva_lab.usage.compare import OPTIMIZERS
 
 MUONS = ("muon", "muon-nesterov")

@@ -8,19 +8,18 @@ from collections.abc import Sequence
 from ..comparison import Comparison
 from ..display import display
 from ..files import write_record
-from ..launchers import is_elsewhere, launching
 from ..loggers import check_loggers, names_of, prepare_loggers
-from ..run.carry_out import carry_out, check_jobs, ended
 from ..run.entrants import entrants
 from ..run.plan import as_begun, check_baseline, plan
-from ..run.runner import Orders
+from ..run.runner import Orders, Stopping, carry_out, check_jobs, ended
 from ..run.settings import RunSettings
-from ..run.stopping import Stopping
 from ..usage.compare import OPTIMIZERS
 from .options import (
     OPTIONS,
     command_line,
     given_options,
+    is_elsewhere,
+    launching,
     output_folder,
     request_of,
 )

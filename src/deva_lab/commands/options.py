@@ -3,49 +3,38 @@
 from __future__ import annotations
 
 import argparse
+import math
 import shlex
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ..errors import UsageError
+from ..extras import require
 from ..files import read_record
 from ..loggers import names_of
 from ..run.entrants import Entrant
 from ..run.environment import default_device
 from ..run.plan import Rate, Request, common
+from ..run.runner import Launch, run_all
 from ..run.tasks import make_task
-from ..run.user_source import find, is_user_task
+from ..run.user_tasks import find, is_user_task
+from ..usage.launching import of_launcher
 
 OPTIONS = "options.json"  # in the folder of results: what was asked for
 
-# What `--resume` takes over from the command that it continues.
-REQUESTED = (
-    "task",
-    "size",
-    "data",
-    "vocabulary",
-    "lr",
-    "seeds",
-    "steps",
-    "tokens",
-    "batch",
-    "accumulate",
-    "warmup",
-    "decay",
-    "clip",
-    "evaluate_every",
-    "device",
-    "dtype",
-    "compile",
-    "telemetry",
-    "log",
-)
-_READ = ("lr", "seeds", "vocabulary", "device", "tokens", "log")  # which are no field of a request
+# What `--resume` takes over from the command that it continues: fields of a request, and what is
+# read into them.
+_FIELDS = {field.name for field in fields(Request)} - {"optimizers", "rates"}
+_READ = ("vocabulary", "lr", "seeds", "tokens", "device", "log")
+REQUESTED = tuple(sorted(_FIELDS | set(_READ)))
+_MODULES = {"ray": "ray", "slurm": "submitit"}  # what a launcher needs
 
 
 def output_folder(options: argparse.Namespace, kind: str) -> Path:
@@ -161,3 +150,62 @@ def device_of(text: str | None, *, elsewhere: bool = False) -> str:
 def command_line(words: Sequence[str], program: str = "deva") -> str:
     """What the user typed, to be typed again."""
     return f"{program} {shlex.join(words)}"
+
+
+# --- Where runs are carried out -------------------------------------------------------------------
+
+
+@contextmanager
+def launching(options: argparse.Namespace, folder: Path) -> Iterator[Launch]:
+    """The way that the options of a command ask for, ready to be used for runs into a folder.
+
+    Enter it before `Stopping`: Ray has its own handler of SIGTERM.
+
+    Raises:
+        UsageError: If it cannot be used, for whatever reason that can be found before any run.
+    """
+    check_launcher(options)
+    if options.launcher == "local":
+        yield run_all
+        return
+    from ..launchers.driver import run_on
+
+    if options.launcher == "ray":
+        from ..launchers.ray_cluster import RayCluster
+
+        with RayCluster(options, folder) as cluster:
+            yield partial(run_on, cluster)
+    else:
+        from ..launchers.slurm import SlurmCluster
+
+        yield partial(run_on, SlurmCluster(options, folder))
+
+
+def is_elsewhere(options: argparse.Namespace, given: dict[str, Any]) -> bool:
+    """Whether runs go to other machines; what was asked for then names a device of theirs.
+
+    Raises:
+        UsageError: As `check_launcher` does.
+    """
+    check_launcher(options)
+    if options.launcher == "local":
+        return False
+    given.setdefault("device", "cuda" if options.gpus else "cpu")
+    return True
+
+
+def check_launcher(options: argparse.Namespace) -> None:
+    """Raises UsageError for options that do not fit each other, MissingExtra for a package."""
+    launcher = options.launcher
+    for name, value in vars(options).items():
+        wanted = of_launcher(name)
+        if wanted and value is not None and launcher not in wanted:
+            raise UsageError(
+                f"--{name.replace('_', '-')} needs --launcher {' or '.join(wanted)}, got {launcher}"
+            )
+    if launcher in _MODULES:
+        require(_MODULES[launcher])
+    for name, least in (("cpus", 1), ("gpus", 0), ("memory", 0), ("slurm_time", 1)):
+        value = getattr(options, name)
+        if value is not None and not (least <= value < math.inf):
+            raise UsageError(f"--{name.replace('_', '-')} must be at least {least}, got {value:g}")

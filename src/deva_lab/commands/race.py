@@ -8,7 +8,6 @@ from typing import Final
 
 from ..display import Display, display
 from ..errors import UsageError, unknown
-from ..launchers import launching
 from ..race.chart import draw_race
 from ..race.confirm import confirmation, confirmation_runs, places
 from ..race.entries import chosen, listing
@@ -21,11 +20,9 @@ from ..race.rules import rules_text
 from ..race.state import Race
 from ..race.tuning import pending
 from ..reproduce.experiment import check_runs
-from ..run.carry_out import carry_out, check_failed, check_jobs
-from ..run.runner import Launch, Orders
+from ..run.runner import Launch, Orders, Stopping, carry_out, check_failed, check_jobs
 from ..run.settings import RunSettings
-from ..run.stopping import Stopping
-from .options import command_line
+from .options import command_line, launching
 
 
 def run(options: argparse.Namespace, race: Race | None = None) -> int:

@@ -11,7 +11,6 @@ from typing import Any
 from ..display import display
 from ..errors import UsageError
 from ..files import write_text
-from ..launchers import launching
 from ..reproduce.collected import write_page
 from ..reproduce.experiment import (
     Experiment,
@@ -24,10 +23,8 @@ from ..reproduce.experiment import (
     runs_of,
 )
 from ..reproduce.experiments import EXPERIMENTS, experiment, listing
-from ..run.carry_out import carry_out, check_failed, check_jobs
-from ..run.runner import Orders
-from ..run.stopping import Stopping
-from .options import command_line
+from ..run.runner import Orders, Stopping, carry_out, check_failed, check_jobs
+from .options import command_line, launching
 
 
 def run(options: argparse.Namespace) -> int:

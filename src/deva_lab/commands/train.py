@@ -13,14 +13,11 @@ from ..errors import LostRank, UsageError
 from ..files import append_line, write_record
 from ..loggers import check_loggers, names_of, prepare_loggers
 from ..run.entrants import Entrant
-from ..run.failures import failure_text
-from ..run.parallel import check, joined, launcher
 from ..run.plan import as_begun, plan
-from ..run.progress import Result, is_failed
-from ..run.ranks import Ranks
-from ..run.runner import Orders, run_one
+from ..run.progress import Result, failure_text, is_failed
+from ..run.ranks import Ranks, check, joined, launcher
+from ..run.runner import Orders, Stopping, run_one
 from ..run.settings import RunSettings
-from ..run.stopping import Stopping
 from ..run.tasks import make_task
 from ..usage.train import OPTIMIZER
 from .options import (

@@ -10,16 +10,13 @@ from typing import Any
 from ..comparison import Comparison
 from ..display import display
 from ..files import write_record
-from ..launchers import is_elsewhere, launching
 from ..loggers import check_loggers, names_of, prepare_loggers
-from ..run.carry_out import carry_out, check_jobs, finished
 from ..run.entrants import entrants
 from ..run.plan import as_begun, plan
 from ..run.progress import Result
-from ..run.runner import Orders
+from ..run.runner import Orders, Stopping, carry_out, check_jobs, finished
 from ..run.settings import RunSettings
-from ..run.stopping import Stopping
-from ..run.user_source import is_user_task
+from ..run.user_tasks import is_user_task
 from ..tuning import Found, Search, table
 from ..usage.compare import OPTIMIZERS
 from ..usage.tune import BUDGET
@@ -28,6 +25,8 @@ from .options import (
     REQUESTED,
     command_line,
     given_options,
+    is_elsewhere,
+    launching,
     output_folder,
     request_of,
 )

@@ -19,7 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from ..errors import UsageError, warn
 from ..run.runner import cores
 from ..usage.launching import CPUS
-from .worker import not_seen
+from .driver import not_seen
 
 OBJECT_STORE: Final = 100 << 20  # bytes: next to nothing goes through it
 ANSWERS: Final = 10.0  # seconds that a cluster has to answer …

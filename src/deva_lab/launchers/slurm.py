@@ -12,7 +12,7 @@ from typing import Any
 import submitit
 
 from ..errors import UsageError
-from ..run.stopping import SIGNALS, Stopping
+from ..run.runner import SIGNALS, Stopping
 from ..usage.launching import CPUS, MINUTES
 
 LOGS = "slurm"  # in the folder of the results: what submitit writes

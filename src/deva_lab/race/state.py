@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import UsageError
-from ..run.carry_out import RESULTS
 from ..run.progress import Result, is_failed
+from ..run.runner import RESULTS
 from ..summary import read_results
 from .confirm import PLACES, Place
 from .entries import ENTRIES, Entries, Entry

@@ -20,10 +20,10 @@ from ..data.images import SHAPES
 from ..errors import UsageError, warn
 from ..files import read_record, write_record
 from ..models.gpt import GPT, SIZES
-from ..run.carry_out import RESULTS, finished
 from ..run.environment import environment
 from ..run.plan import check_numbers
 from ..run.progress import Result, is_failed
+from ..run.runner import RESULTS, finished
 from ..run.settings import RunSettings
 from ..run.tasks import check_task
 from ..summary import read_results

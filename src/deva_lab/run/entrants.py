@@ -18,7 +18,7 @@ from deva_optim.optimizer import BaseOptimizer
 
 from ..authors import AuthorsDeVASinf
 from ..errors import UsageError, unknown
-from .tuned import TUNED
+from .settings import TUNED
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup

@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
-from . import user_source
+from . import user_tasks
 from .entrants import Entrant
-from .presets import Preset, default_size, offer_of, preset_of
-from .settings import DType, RunSettings
+from .settings import DType, Preset, RunSettings, default_size, offer_of, preset_of
 from .tasks import check_task
-from .user_source import find, is_user_task
-from .user_tasks import preset
+from .user_tasks import find, is_user_task, preset
 
 EVALUATIONS = 10  # of a run, unless the user says how often
 
@@ -108,7 +106,7 @@ def as_begun(
     if not runs[0].task_place:
         return list(runs)
     now = find(runs[0].task_place)
-    begun = user_source.as_begun(now, folder)
+    begun = user_tasks.as_begun(now, folder)
     if begun.digest != now.digest:
         say(
             f"{now.name} has changed since this comparison was begun, when it was as in "

@@ -1,112 +1,92 @@
-"""The ranks that a run is on: one process alone, or several that share its batches out.
+"""The ranks that a run is on: one process alone, or several that torchrun has started.
 
-The loop and the tasks ask either of them the same questions. Several ranks must all ask together.
+Under ddp every rank has the whole model, and a matrix is updated by its owner alone. Under fsdp
+every rank has a shard of each weight. hsdp has copies of a model in shards, one a node, or two on a
+single node.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final, Protocol, TypeVar, cast
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from ..errors import UsageError
-from .settings import Mode
+from ..errors import LostRank, UsageError
+from .settings import MODES, OFFERS, Mode, RunSettings
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
 
 T = TypeVar("T")
+_NEEDED: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what torchrun says
 
 
-class Ranks(Protocol):
-    """What a run asks."""
+class Ranks:
+    """The ranks of a run, of which this process is one. Here it is alone, and has everything.
 
-    @property
-    def mode(self) -> Mode | None:
-        """How the model is spread; None where there is one process."""
+    The loop and the tasks ask one process and several the same questions. Several must all ask
+    together.
 
-    @property
-    def rank(self) -> int:
-        """The number of this process."""
+    Attributes:
+        mode: How the model is spread; None where there is one process.
+        rank: The number of this process.
+        size: How many there are.
+    """
 
-    @property
-    def size(self) -> int:
-        """How many there are."""
+    mode: Mode | None = None
+    rank: int = 0
+    size: int = 1
 
     @property
     def leads(self) -> bool:
         """Whether this one speaks and writes for all."""
+        return self.rank == 0
 
     def part(self, batch: T) -> T:
         """The rows of a batch that this rank trains on, as many as any other rank does."""
-
-    def rows(self, chunk: Tensor) -> tuple[Tensor, int]:
-        """The rows of a chunk that this rank looks at, and how many of them count here."""
-
-    def mean(self, loss: Tensor) -> Tensor:
-        """The mean over ranks."""
-
-    def total(self, *sums: float) -> list[float]:
-        """Each sum over ranks."""
-
-    def any(self, flag: bool) -> bool:
-        """Whether any rank says so."""
-
-    def gathered(self, thing: T) -> list[T]:
-        """What each rank has."""
-
-    def lead(self, do: Callable[[], T]) -> T:
-        """What rank 0 gets when it does this; if that is an error, all ranks raise it."""
-
-
-class Alone:
-    """One process, which has everything."""
-
-    mode: Final = None
-    rank: Final = 0
-    size: Final = 1
-    leads: Final = True
-
-    def part(self, batch: T) -> T:
-        """All of it."""
         return batch
 
     def rows(self, chunk: Tensor) -> tuple[Tensor, int]:
-        """All of them."""
+        """The rows of a chunk that this rank looks at, and how many of them count here."""
         return chunk, len(chunk)
 
     def mean(self, loss: Tensor) -> Tensor:
-        """The loss itself."""
+        """The mean over ranks, on the device of the loss, which nothing waits for."""
         return loss
 
     def total(self, *sums: float) -> list[float]:
-        """The sums themselves."""
+        """Each sum over ranks, found on the host without waiting for a device."""
         return list(sums)
 
     def any(self, flag: bool) -> bool:
-        """The flag itself."""
-        return flag
+        """Whether any rank says so."""
+        return self.total(flag) != [0.0]
 
     def gathered(self, thing: T) -> list[T]:
-        """The one thing."""
+        """What each rank has."""
         return [thing]
 
     def lead(self, do: Callable[[], T]) -> T:
-        """Do it."""
+        """What rank 0 gets when it does this; if that is an error for the user, all raise it."""
         return do()
 
 
-ALONE: Final = Alone()
+ALONE: Final = Ranks()
 
 
-class Several:
+class Several(Ranks):
     """The ranks of torch.distributed, which must have been initialised."""
 
     def __init__(self, mode: Mode) -> None:
-        self.mode: Final = mode
-        self.rank, self.size = dist.get_rank(), dist.get_world_size()
-        self.leads = self.rank == 0
+        self.mode, self.rank, self.size = mode, dist.get_rank(), dist.get_world_size()
 
     def part(self, batch: T) -> T:
         """The rows of a batch that this rank trains on; their number must be a multiple of ours."""
@@ -126,21 +106,17 @@ class Several:
         return (mine, len(mine)) if len(mine) else (chunk[:1], 0)
 
     def mean(self, loss: Tensor) -> Tensor:
-        """The mean over ranks, on the device of the loss, which nothing waits for."""
+        """The mean over ranks."""
         total = loss.clone()
         dist.all_reduce(total)
         return total / self.size
 
     def total(self, *sums: float) -> list[float]:
-        """Each sum over ranks, found on the host without waiting for a device."""
+        """Each sum over ranks."""
         table = torch.tensor(sums, dtype=torch.float64)
         dist.all_reduce(table)
         found: list[float] = table.tolist()
         return found
-
-    def any(self, flag: bool) -> bool:
-        """Whether any rank says so."""
-        return self.total(flag) != [0.0]
 
     def gathered(self, thing: T) -> list[T]:
         """What each rank has."""
@@ -149,7 +125,7 @@ class Several:
         return things
 
     def lead(self, do: Callable[[], T]) -> T:
-        """What rank 0 gets when it does this; if that is an error for the user, all raise it."""
+        """What rank 0 gets when it does this, or the error that it raises."""
         told: list[Any] = [None, ""]
         if self.leads:
             try:
@@ -163,3 +139,188 @@ class Several:
             raise UsageError(told[1])
         found: T = told[0]
         return found
+
+
+# --- Joining -------------------------------------------------------------------------------------
+
+
+@contextmanager
+def joined(mode: Mode | None) -> Iterator[Ranks]:
+    """The ranks that torchrun has started; this process alone if the mode is None.
+
+    Raises:
+        UsageError: If the mode and the way in which this process was started do not go together.
+        LostRank: If another rank has gone.
+    """
+    check_launch(mode)
+    if mode is None:
+        yield ALONE
+        return
+    here = int(os.environ.get("LOCAL_RANK", "0"))
+    if here < torch.cuda.device_count():
+        torch.cuda.set_device(here)
+    with _hearing_of_losses():
+        _meet("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+        ranks = Several(mode)
+        with warnings.catch_warnings():
+            if not ranks.leads:  # all ranks leave the same steps out, and one says so
+                warnings.filterwarnings("ignore", "the gradient of .* was not finite")
+            yield ranks
+        dist.destroy_process_group()
+
+
+def _meet(backend: str) -> None:
+    """Initialise torch.distributed, each start of torchrun by itself.
+
+    torchrun keeps its store when it starts ranks again, and they could find the addresses of those
+    before them. Nodes count their starts apart, so several of them are left to torch.
+    """
+    from torch.distributed.rendezvous import rendezvous
+
+    if os.environ.get("GROUP_WORLD_SIZE", "1") != "1":
+        dist.init_process_group(backend)
+        return
+    store, rank, size = next(rendezvous("env://"))
+    start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    own = dist.PrefixStore(f"start-{start}", store)  # type: ignore[attr-defined]
+    dist.init_process_group(backend, store=own, rank=rank, world_size=size)
+
+
+@contextmanager
+def _hearing_of_losses() -> Iterator[None]:
+    """Says in plain words what a collective says when its other end has gone."""
+    try:
+        yield
+    except RuntimeError as error:
+        told = str(error).strip().splitlines() or [""]
+        if not isinstance(error, dist.DistError) and "gloo" not in str(error):
+            raise
+        raise LostRank(
+            f"another rank has ended, and so does rank {os.environ['RANK']}; what was saved before "
+            f"is whole ({told[0]})"
+        ) from error
+
+
+def check_launch(mode: Mode | None) -> None:
+    """Raises UsageError unless this process was started in a way that fits the mode."""
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if mode is None:
+        if size > 1 and "TORCHELASTIC_RUN_ID" in os.environ:
+            raise UsageError(
+                f"torchrun has started {size} ranks, which would all train the same: say how they "
+                f"share it, --parallel {', '.join(MODES)}"
+            )
+        return
+    if any(name not in os.environ for name in _NEEDED):
+        raise UsageError(
+            f"--parallel {mode} is for the ranks that torchrun starts: torchrun --nproc-per-node 2 "
+            f"-m deva_lab train --parallel {mode} …"
+        )
+    if mode == "hsdp":
+        copies(size)
+
+
+def launcher(ranks: Ranks) -> str:
+    """What starts `deva` on as many ranks."""
+    if ranks.mode is None:
+        return "deva"
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", ranks.size))
+    nodes = f"--nnodes {ranks.size // local} " if ranks.size > local else ""
+    return f"torchrun {nodes}--nproc-per-node {local} -m deva_lab"
+
+
+def copies(size: int) -> int:
+    """The copies of the model that hsdp has on so many ranks: one a node, or two on a single one.
+
+    >>> copies(4)
+    2
+    """
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", size))
+    count = size // local if size > local else 2
+    if size % local or size % count or size < 2 * count:
+        raise UsageError(
+            f"--parallel hsdp cuts the ranks into {count} copies of two or more shards, but there "
+            f"are {size}: start an even number from 4 on, as many on every node, or take fsdp"
+        )
+    return count
+
+
+def check(settings: RunSettings, ranks: Ranks) -> None:
+    """Raises UsageError if these ranks cannot share this run."""
+    if ranks.mode is None:
+        return
+    device, local = settings.device, int(os.environ.get("LOCAL_WORLD_SIZE", ranks.size))
+    if device not in ("cpu", "cuda"):
+        raise UsageError(
+            f"--parallel trains on cpu or cuda, every rank on its own, got --device {device}"
+        )
+    if device == "cuda" and local > torch.cuda.device_count():
+        raise UsageError(
+            f"{local} ranks of this node need as many GPUs, but it has {torch.cuda.device_count()}:"
+            " start fewer, or take --device cpu"
+        )
+    if settings.batch % ranks.size:
+        raise UsageError(
+            f"--batch {settings.batch} cannot be shared equally by {ranks.size} ranks: take a "
+            f"multiple of {ranks.size}"
+        )
+    if settings.task in OFFERS and OFFERS[settings.task].whole_batch:
+        raise UsageError(
+            f"--task {settings.task} normalises over the whole batch, of which a rank sees a part: "
+            "train it in one process, or take vit or mlp"
+        )
+
+
+# --- The model -----------------------------------------------------------------------------------
+
+
+def spread(model: nn.Module, ranks: Ranks) -> nn.Module:
+    """What computes the model over these ranks; its weights become shards under fsdp and hsdp."""
+    if ranks.mode is None:
+        return model
+    if ranks.mode == "ddp":
+        compute = nn.parallel.DistributedDataParallel(model)
+        compute.broadcast_buffers = False  # they are tables that never change
+        return compute
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = _mesh(ranks, next(model.parameters()).device.type)
+    for layers in model.children():
+        if isinstance(layers, nn.ModuleList | nn.Sequential):
+            for layer in layers:
+                fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
+
+
+def _mesh(ranks: Ranks, device: str) -> DeviceMesh:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    if ranks.mode == "fsdp":
+        return init_device_mesh(device, (ranks.size,), mesh_dim_names=("shard",))
+    count = copies(ranks.size)
+    sizes = (count, ranks.size // count)
+    return init_device_mesh(device, sizes, mesh_dim_names=("copy", "shard"))
+
+
+def sharing(ranks: Ranks) -> ProcessGroup | None:
+    """Who shares out the updates of weights that every rank has whole."""
+    return dist.group.WORLD if ranks.mode == "ddp" else None
+
+
+def settle_(model: nn.Module, ranks: Ranks, loss: Callable[[], Tensor]) -> None:
+    """Let DDP put gradients into the order in which they come, which it learns from a first pass.
+
+    It adds them up in that order, which decides how sums over three ranks and more are rounded: a
+    run that goes on must have it in its first step as well.
+    """
+    if ranks.mode == "ddp":
+        loss().backward()  # type: ignore[no-untyped-call]
+        model.zero_grad()
+
+
+def accumulating(compute: nn.Module, *, last: bool) -> AbstractContextManager[None]:
+    """While this is entered DDP leaves gradients with their ranks, unless the batch is the last."""
+    if last or not isinstance(compute, nn.parallel.DistributedDataParallel):
+        return nullcontext()
+    return compute.no_sync()

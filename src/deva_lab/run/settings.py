@@ -1,11 +1,17 @@
-"""Everything that a run depends on, in one frozen record that is saved with its result."""
+"""Everything that a run depends on, and what there is to choose from, by name.
+
+Nothing here needs torch, so that the command can say what there is at once.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
+
+from ..errors import UsageError, unknown
 
 DType = Literal["float32", "bfloat16"]
 DTYPES: Final[tuple[DType, ...]] = get_args(DType)
@@ -15,7 +21,7 @@ MODES: Final[tuple[Mode, ...]] = get_args(Mode)
 
 @dataclass(frozen=True)
 class RunSettings:
-    """One run. What is not here does not change its numbers."""
+    """One run, saved with its result. What is not here does not change its numbers."""
 
     task: str
     size: str
@@ -61,12 +67,113 @@ class RunSettings:
 
         So the names of runs without them are those that they had before there were any.
         """
-        left_out = {
-            "task_place",
-            *(k for k in ("telemetry", "task_digest") if not getattr(self, k)),
-        }
-        return {key: value for key, value in asdict(self).items() if key not in left_out}
+        record = asdict(self)
+        del record["task_place"]
+        for name in ("telemetry", "task_digest"):
+            if not record[name]:
+                del record[name]
+        return record
 
     def changed(self, **changes: Any) -> RunSettings:
         """The record with some fields replaced."""
         return replace(self, **changes)
+
+
+# --- Tasks and their sizes -----------------------------------------------------------------------
+
+
+class Preset(NamedTuple):
+    """What a size has unless the user says otherwise."""
+
+    steps: int
+    batch: int
+    vocabulary: int | str = 0
+
+
+class Offer(NamedTuple):
+    """A kind of task."""
+
+    about: str
+    data: str  # the data that it has unless the user says otherwise
+    presets: Mapping[str, Preset]  # by size
+    whole_batch: bool = False  # whether its model must see a batch as a whole, for its norms
+
+
+_IMAGES: Final = Preset(steps=400, batch=128)
+_SAMPLES: Final = Preset(steps=1000, batch=1)
+
+OFFERS: Final[Mapping[str, Offer]] = {
+    "gpt": Offer(
+        "a GPT of the paper's family on text",
+        "python",
+        {
+            "tiny": Preset(steps=200, batch=16, vocabulary=256),
+            "small": Preset(steps=150, batch=8, vocabulary=512),
+            "small-wide": Preset(steps=200, batch=8, vocabulary=512),
+            "small-deep": Preset(steps=200, batch=8, vocabulary=512),
+            "medium": Preset(steps=2000, batch=16, vocabulary=4096),
+            "large": Preset(steps=5000, batch=32, vocabulary="gpt2"),
+            "paper": Preset(steps=28_483, batch=48, vocabulary="gpt2"),
+        },
+    ),
+    "resnet": Offer(
+        "ResNet-20 on images",
+        "digits",
+        dict.fromkeys(
+            ("tiny", "small", "resnet20", "resnet32", "resnet44", "resnet56", "resnet110"),
+            _IMAGES,
+        ),
+        whole_batch=True,
+    ),
+    "vit": Offer(
+        "a vision transformer on images",
+        "digits",
+        dict.fromkeys(("tiny", "mini", "small", "vit-s16", "vit-b16", "vit-l16"), _IMAGES),
+    ),
+    "mlp": Offer(
+        "a multilayer perceptron on images",
+        "digits",
+        dict.fromkeys(("tiny", "small", "large"), _IMAGES),
+    ),
+    "quadratic": Offer(
+        "the paper's trace quadratic, a 9 × 9 matrix with noisy gradients",
+        "none",
+        dict.fromkeys(("homogeneous", "heterogeneous"), _SAMPLES),
+    ),
+}
+
+
+def offer_of(task: str) -> Offer:
+    """The kind of a task by name."""
+    if task not in OFFERS:
+        known = unknown("task", task, OFFERS)
+        raise UsageError(f"{known}; a task of your own is a file, --task my_task.py")
+    return OFFERS[task]
+
+
+def preset_of(task: str, size: str) -> Preset:
+    """What a size of a task has unless the user says otherwise."""
+    presets = offer_of(task).presets
+    if size not in presets:
+        raise unknown(f"size of {task}", size, presets)
+    return presets[size]
+
+
+def default_size(task: str) -> str:
+    """The size that a task has unless one is given: "small" if there is one, else the first."""
+    sizes = offer_of(task).presets
+    return "small" if "small" in sizes else next(iter(sizes))
+
+
+# --- Rates ---------------------------------------------------------------------------------------
+
+# What the race has found best for each of four optimizers: its settings, as `deva compare` takes
+# them, and its learning rate. docs/race.md says how they were found, and how many settings of each
+# were tried. `deva` is the lean form of what has there the name `soft`, at its rate; `muon:…` is
+# `muon-quick`, and `soap:…` is `soap-light`.
+TUNED: Final[Mapping[str, float]] = {
+    "deva": 0.01,
+    "muon:momentum=0.8,nesterov=true": 0.0141,
+    "soap:betas=0.9/0.95/0.95": 0.005,
+    "adamw": 0.005,
+}

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias
 
 from torch import Tensor, nn
 
 from .. import language, quadratic, vision
-from ..errors import UsageError, unknown
+from ..errors import UsageError
 from . import user_tasks
-from .presets import preset_of
 from .ranks import ALONE, Ranks
-from .settings import RunSettings
+from .settings import RunSettings, preset_of
 
 Batch: TypeAlias = Any  # the laboratory's own are tuples of tensors
 Report = Callable[[str], None]
@@ -46,27 +44,27 @@ class Task(Protocol):
         """
 
 
-class Kind(NamedTuple):
-    """What is done for a kind of task; `presets.py` says what it is and which sizes it has."""
-
-    check: Callable[[RunSettings], None]
-    make: Callable[[RunSettings, Report], Task]
-    whole_batch: bool = False  # whether its model must see a batch as a whole, for its norms
-
-
-def _check_text(settings: RunSettings) -> None:
-    language.check(settings.data, settings.vocabulary)
-
-
-def _make_text(settings: RunSettings, report: Report) -> Task:
-    return language.TextTask.load(settings, report=report)
+def check_task(settings: RunSettings) -> None:
+    """Raises UsageError for what would fail later: a missing file, an unknown name."""
+    if settings.task_place:
+        return  # all was seen when the task of the user was planned
+    preset_of(settings.task, settings.size)
+    if settings.task == "gpt":
+        language.check(settings.data, settings.vocabulary)
+    elif settings.task != "quadratic":
+        vision.check_image_task(settings.task, settings.size, settings.data)
+    elif settings.data != "none":
+        raise UsageError(f"the quadratic has no data, got --data {settings.data}: leave it out")
 
 
-def _check_images(settings: RunSettings) -> None:
-    vision.check_image_task(settings.task, settings.size, settings.data)
-
-
-def _make_images(settings: RunSettings, report: Report) -> Task:
+def make_task(settings: RunSettings, report: Report) -> Task:
+    """The task of a run; `report` hears what takes long."""
+    if settings.task_place:
+        return user_tasks.make(settings)
+    if settings.task == "gpt":
+        return language.TextTask.load(settings, report=report)
+    if settings.task == "quadratic":
+        return quadratic.Quadratic(settings.size, seed=settings.seed, batch=settings.batch)
     return vision.image_task(
         settings.task,
         size=settings.size,
@@ -75,54 +73,3 @@ def _make_images(settings: RunSettings, report: Report) -> Task:
         batch=settings.batch,
         report=report,
     )
-
-
-def _check_quadratic(settings: RunSettings) -> None:
-    if settings.data != "none":
-        raise UsageError(f"the quadratic has no data, got --data {settings.data}: leave it out")
-
-
-def _make_quadratic(settings: RunSettings, report: Report) -> Task:
-    return quadratic.Quadratic(settings.size, seed=settings.seed, batch=settings.batch)
-
-
-def _check_user(settings: RunSettings) -> None:
-    """All was seen when the task was planned."""
-
-
-def _make_user(settings: RunSettings, report: Report) -> Task:
-    return user_tasks.make(settings)
-
-
-_USER: Final = Kind(_check_user, _make_user)
-_IMAGES: Final = Kind(_check_images, _make_images)
-TASKS: Final[Mapping[str, Kind]] = MappingProxyType(
-    {
-        "gpt": Kind(_check_text, _make_text),
-        "resnet": Kind(_check_images, _make_images, whole_batch=True),
-        "vit": _IMAGES,
-        "mlp": _IMAGES,
-        "quadratic": Kind(_check_quadratic, _make_quadratic),
-    }
-)
-
-
-def kind_of(settings: RunSettings) -> Kind:
-    """The kind of the task of a run."""
-    if settings.task_place:
-        return _USER
-    if settings.task not in TASKS:
-        raise unknown("task", settings.task, TASKS)
-    return TASKS[settings.task]
-
-
-def check_task(settings: RunSettings) -> None:
-    """Raises UsageError for what would fail later: a missing file, an unknown name."""
-    if not settings.task_place:
-        preset_of(settings.task, settings.size)
-    kind_of(settings).check(settings)
-
-
-def make_task(settings: RunSettings, report: Report) -> Task:
-    """The task of a run; `report` hears what takes long."""
-    return kind_of(settings).make(settings, report)

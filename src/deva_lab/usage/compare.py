@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..run.tuned import TUNED
+from ..run.settings import TUNED
 from . import Commands, add_command
 from .launching import add_launching
 from .training import add_output, add_training

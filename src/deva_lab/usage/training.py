@@ -6,8 +6,7 @@ import argparse
 from pathlib import Path
 
 from ..names import LOGGERS
-from ..run.presets import OFFERS, default_size
-from ..run.settings import DTYPES
+from ..run.settings import DTYPES, OFFERS, default_size
 
 
 def add_training(parser: argparse.ArgumentParser) -> None:
