@@ -16,7 +16,7 @@ import pytest
 
 from deva_lab.cli import main
 from deva_lab.loggers import LOGGERS, Log, names_of
-from deva_lab.loggers.wandb_files import files_of, name_of, records
+from deva_lab.loggers.trackers import files_of, name_of, records
 from deva_lab.run import checkpoint
 from deva_lab.run.progress import Event
 from deva_lab.run.runner import Orders, run_one

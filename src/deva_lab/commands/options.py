@@ -11,30 +11,61 @@ from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from ..errors import UsageError
-from ..extras import require
-from ..files import read_record
-from ..loggers import names_of
-from ..run.entrants import Entrant
+from ..errors import UsageError, require
+from ..files import read_record, write_record
+from ..loggers import check_loggers, names_of, prepare_loggers
+from ..run.entrants import Entrant, entrants
 from ..run.environment import default_device
 from ..run.plan import Rate, Request, common
-from ..run.runner import Launch, run_all
+from ..run.runner import Launch, Orders, check_jobs, run_all
 from ..run.tasks import make_task
 from ..run.user_tasks import find, is_user_task
-from ..usage.launching import of_launcher
+from ..usage.training import of_launcher
 
 OPTIONS = "options.json"  # in the folder of results: what was asked for
 
-# What `--resume` takes over from the command that it continues: fields of a request, and what is
-# read into them.
-_FIELDS = {field.name for field in fields(Request)} - {"optimizers", "rates"}
-_READ = ("vocabulary", "lr", "seeds", "tokens", "device", "log")
-REQUESTED = tuple(sorted(_FIELDS | set(_READ)))
+# What `--resume` takes over from the command that it continues: the fields of a request, some of
+# which are read from a text, and what is asked for besides.
+_READ = ("vocabulary", "seeds", "device")
+_FIELDS = tuple(x.name for x in fields(Request) if x.name not in ("optimizers", "rates"))
+REQUESTED = (*_FIELDS, "lr", "tokens", "log")
 _MODULES = {"ray": "ray", "slurm": "submitit"}  # what a launcher needs
+
+
+class Asked(NamedTuple):
+    """What a command that trains was asked for, checked as far as that can be done at once."""
+
+    folder: Path
+    given: dict[str, Any]  # the options, to be written down
+    request: Request
+    orders: Orders
+
+
+def asked_of(options: argparse.Namespace, kind: str, defaults: dict[str, Any]) -> Asked:
+    """What `deva compare` or `deva tune` was asked for.
+
+    Raises:
+        UsageError: For what would come to light after hours.
+    """
+    folder = output_folder(options, kind)
+    given = given_options(options, defaults)
+    elsewhere = is_elsewhere(options, given)
+    request = request_of(given, entrants(given["optimizers"]), elsewhere=elsewhere)
+    check_jobs(options.jobs)
+    log = names_of(given.get("log"))
+    check_loggers(log)
+    orders = Orders(folder, command_line(options.words), options.save_every, log)
+    return Asked(folder, given, request, orders)
+
+
+def begin(folder: Path, given: dict[str, Any], log: Sequence[str]) -> None:
+    """Make what all runs share, and write down what was asked for."""
+    prepare_loggers(log, folder)
+    write_record(folder / OPTIONS, given)
 
 
 def output_folder(options: argparse.Namespace, kind: str) -> Path:
@@ -97,7 +128,7 @@ def request_of(
         seeds=seeds_of(given.get("seeds", "1")),
         vocabulary=vocabulary_of(given.get("vocabulary")),
         device=device_of(given.get("device"), elsewhere=elsewhere),
-        **{name: value for name, value in given.items() if name in REQUESTED and name not in _READ},
+        **{name: value for name, value in given.items() if name in _FIELDS and name not in _READ},
     )
     return request if "tokens" not in given else _in_steps(request, given["tokens"])
 
