@@ -17,9 +17,10 @@ import pytest
 from processes import LIMIT, needs_proc, processes, saved, status, wait_for
 
 from deva_lab.cli import main, parser
-from deva_lab.commands.options import check_launcher, exchange
+from deva_lab.commands.options import check_launcher
 from deva_lab.display import Silent
 from deva_lab.errors import LostWorker, UsageError
+from deva_lab.launchers import exchange
 from deva_lab.launchers.driver import TRIES, run_on, work
 from deva_lab.launchers.slurm import SlurmCluster, sbatch_options
 from deva_lab.run.progress import Event, Result

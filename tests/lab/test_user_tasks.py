@@ -16,7 +16,7 @@ from deva_lab.run import user_tasks
 from deva_lab.run.entrants import Entrant
 from deva_lab.run.plan import Request, plan
 from deva_lab.run.tasks import make_task
-from deva_lab.run.user_tasks import load, of_object
+from deva_lab.run.user_source import load, of_object
 from deva_lab.summary import read_results
 from helpers import ROOT, needs_posix
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ..run.user_tasks import find, is_user_task
+from ..run.user_source import find, is_user_task
 from .settings import SettingsError, unknown
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from ..run.environment import default_device
 from ..run.plan import Rate, Request, common
 from ..run.runner import Launch, Orders, check_jobs, run_all
 from ..run.tasks import make_task
-from ..run.user_tasks import find, is_user_task
+from ..run.user_source import find, is_user_task
 from ..usage.training import of_launcher
 
 OPTIONS = "options.json"  # in the folder of results: what was asked for

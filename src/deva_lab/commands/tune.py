@@ -21,7 +21,7 @@ from ..run.plan import as_begun, plan
 from ..run.progress import Result
 from ..run.runner import Stopping, carry_out, finished
 from ..run.settings import RunSettings
-from ..run.user_tasks import is_user_task
+from ..run.user_source import is_user_task
 from ..tables import aligned
 from ..usage.training import BUDGET, OPTIMIZERS
 from ..wording import loss, loss_format, rate

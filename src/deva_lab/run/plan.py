@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
-from . import user_tasks
+from . import user_source
 from .entrants import Entrant
 from .settings import DType, Preset, RunSettings, default_size, offer_of, preset_of
 from .tasks import check_task
-from .user_tasks import find, is_user_task, preset
+from .user_source import find, is_user_task
+from .user_tasks import preset
 
 EVALUATIONS = 10  # of a run, unless the user says how often
+_SAME = ("accumulate", "warmup", "decay", "clip", "device", "dtype", "compile")
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ def as_begun(
     if not runs[0].task_place:
         return list(runs)
     now = find(runs[0].task_place)
-    begun = user_tasks.as_begun(now, folder)
+    begun = user_source.as_begun(now, folder)
     if begun.digest != now.digest:
         say(
             f"{now.name} has changed since this comparison was begun, when it was as in "
@@ -128,14 +130,8 @@ def common(request: Request) -> RunSettings:
         seed=request.seeds[0],
         steps=steps,
         batch=batch,
-        accumulate=request.accumulate,
-        warmup=request.warmup,
-        decay=request.decay,
-        clip=request.clip,
         evaluate_every=request.evaluate_every or max(1, steps // EVALUATIONS),
-        device=request.device,
-        dtype=request.dtype,
-        compile=request.compile,
+        **{name: getattr(request, name) for name in _SAME},
     )
     check_numbers(settings)
     return settings

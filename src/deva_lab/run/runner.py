@@ -19,7 +19,7 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.queues import Queue
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeAlias
 
 import torch
 
@@ -36,6 +36,7 @@ from .tasks import Report, make_task
 from .training import Keeping, Run, Watch, line_of, train
 
 RESULTS: Final = "results.jsonl"
+Launch: TypeAlias = Callable[..., Iterator[Result]]  # `run_all`, or the same by a cluster
 TOLD_EVERY: Final = 0.2  # seconds between two events of a run, evaluations aside
 
 
@@ -47,21 +48,6 @@ class Orders:
     command: str
     save_every: float = 60.0  # seconds
     log: tuple[str, ...] = ()  # names of loggers
-
-
-class Launch(Protocol):
-    """A way to carry out runs: `run_all`, or one of `launchers`."""
-
-    def __call__(
-        self,
-        runs: Sequence[RunSettings],
-        orders: Orders,
-        *,
-        jobs: int | None,
-        watch: Watch,
-        stopping: Callable[[], bool],
-    ) -> Iterator[Result]:
-        """The result of each run as it ends; those that `stopping` cut short say so."""
 
 
 def run_all(
@@ -271,7 +257,8 @@ class Stopping:
         return 0 if self.signal is None else 128 + self.signal
 
     def __enter__(self) -> Stopping:
-        self._before = {number: signal.signal(number, self._hear) for number in self._signals}
+        if threading.current_thread() is threading.main_thread():  # no other hears of signals
+            self._before = {number: signal.signal(number, self._hear) for number in self._signals}
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -2,40 +2,28 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib
-import importlib.util
 import inspect
-import os
-import re
-import sys
-import traceback
-from collections.abc import Callable, Mapping
-from functools import cache, cached_property
-from itertools import count
-from pathlib import Path
-from types import MappingProxyType, ModuleType
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ..errors import UsageError
-from ..files import write_text
 from ..vision import evaluating, mixed
 from .environment import seed_all, seeded
 from .ranks import ALONE, Ranks
 from .settings import Preset, RunSettings
+from .user_source import Source, find, load, try_to_load
 
-FUNCTIONS: Final = MappingProxyType(
-    {
-        "model": "model(), which returns a new model",
-        "batch": "batch(step), which returns the batch of a step",
-        "loss": "loss(model, batch), which returns the mean loss of a batch",
-        "validate": "validate(model), which returns the loss on other data",
-    }
-)
+FUNCTIONS: Final = {
+    "model": "model(), which returns a new model",
+    "batch": "batch(step), which returns the batch of a step",
+    "loss": "loss(model, batch), which returns the mean loss of a batch",
+    "validate": "validate(model), which returns the loss on other data",
+}
 GIVEN: Final = ("seed", "batch_size")  # what __init__ and the functions get if they ask for it
 STEPS: Final = 300
 BATCH: Final = 32
@@ -45,19 +33,23 @@ class UserTask:
     """A user's task as the laboratory has its own.
 
     Args:
-        offered: The functions, as the attributes of a module or of an object.
+        place: Where it is found.
         name: What errors call it.
-        seed, batch_size: What the functions are given if they have such an argument.
+        seed, batch_size: What its functions are given if they have such an argument.
         device: Where batches go.
     """
 
     def __init__(
-        self, offered: Any, *, name: str, seed: int, batch_size: int, device: str = "cpu"
+        self, place: str, *, name: str, seed: int, batch_size: int, device: str = "cpu"
     ) -> None:
-        self.offered, self.name, self.device = offered, name, device
-        self.seed, self.given = seed, {"seed": seed, "batch_size": batch_size}
-        self.unit: str = getattr(offered, "unit", "samples")
-        self.ahead: bool = getattr(offered, "ahead", False)
+        self.name, self.device, self.seed = name, device, seed
+        self.given = {"seed": seed, "batch_size": batch_size}
+        self.offered = load(place)  # what has the functions, or makes it for a run
+        if inspect.isclass(self.offered) or inspect.isfunction(self.offered):
+            with seeded(seed):
+                self.offered = self.offered(**self._asked_for(self.offered))
+        self.unit: str = getattr(self.offered, "unit", "samples")
+        self.ahead: bool = getattr(self.offered, "ahead", False)
 
     @cached_property
     def units(self) -> int:
@@ -112,14 +104,21 @@ class UserTask:
 
     def _call(self, name: str, *arguments: Any) -> Any:
         function = getattr(self.offered, name)
-        return function(*arguments, **_asked_for(function, self.given))
+        return function(*arguments, **self._asked_for(function))
+
+    def _asked_for(self, function: Any) -> dict[str, int]:
+        return {name: x for name, x in self.given.items() if name in _parameters(function)}
 
 
 def make(settings: RunSettings) -> UserTask:
     """The task of a run; what the user's code raises is passed on."""
-    given = {"seed": settings.seed, "batch_size": settings.batch}
-    offered = _made(settings.task_place, given)
-    return UserTask(offered, name=settings.task, device=settings.device, **given)
+    return UserTask(
+        settings.task_place,
+        name=settings.task,
+        seed=settings.seed,
+        batch_size=settings.batch,
+        device=settings.device,
+    )
 
 
 def model_of(task: str) -> nn.Module:
@@ -129,10 +128,8 @@ def model_of(task: str) -> nn.Module:
         UsageError: If there is no such task, or something is missing in it.
     """
     source = find(task)
-    usual = preset(source, None)
-    given = {"seed": 0, "batch_size": usual.batch}
-    offered = _made(source.place, given)
-    return UserTask(offered, name=source.name, device="cpu", **given).model()
+    batch = preset(source, None).batch
+    return UserTask(source.place, name=source.name, seed=0, batch_size=batch).model()
 
 
 def preset(source: Source, batch: int | None) -> Preset:
@@ -143,7 +140,8 @@ def preset(source: Source, batch: int | None) -> Preset:
     """
     thing = try_to_load(source)
     check(source.name, thing)
-    asking = [f for f in (thing, *_functions(thing)) if "batch_size" in _parameters(f)]
+    functions = (getattr(thing, name, None) for name in FUNCTIONS)
+    asking = [f for f in (thing, *functions) if "batch_size" in _parameters(f)]
     if batch is not None and not asking:
         raise UsageError(
             f"--batch {batch}: {source.name} does not ask for it: give its function batch, or its "
@@ -169,10 +167,8 @@ def check(name: str, thing: Any) -> None:
     if not (inspect.isclass(thing) or inspect.isfunction(thing)):
         return
     for parameter in _parameters(thing).values():
-        required = parameter.default is parameter.empty and parameter.kind not in (
-            parameter.VAR_POSITIONAL,
-            parameter.VAR_KEYWORD,
-        )
+        starred = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        required = parameter.default is parameter.empty and not starred
         if required and parameter.name not in GIVEN:
             raise UsageError(
                 f"--task {name} asks for {parameter.name!r}, and is given {' and '.join(GIVEN)} "
@@ -190,191 +186,5 @@ def to_device(batch: Any, where: nn.Module | torch.device | str) -> Any:
     return tree_map(lambda x: x.to(device) if hasattr(x, "to") else x, batch)
 
 
-def _made(place: str, given: dict[str, int]) -> Any:
-    """What has the functions of a task: a module, or an object that is made for a run."""
-    thing = load(place)
-    is_made = inspect.isclass(thing) or inspect.isfunction(thing)
-    if not is_made:
-        return thing
-    with seeded(given["seed"]):
-        return thing(**_asked_for(thing, given))
-
-
-def _functions(thing: Any) -> list[Callable[..., Any]]:
-    return [getattr(thing, name) for name in FUNCTIONS if hasattr(thing, name)]
-
-
-def _parameters(function: Any) -> MappingProxyType[str, inspect.Parameter]:
-    return inspect.signature(function).parameters if callable(function) else MappingProxyType({})
-
-
-def _asked_for(function: Any, given: dict[str, int]) -> dict[str, int]:
-    return {name: value for name, value in given.items() if name in _parameters(function)}
-
-
-# ----
-
-
-CLASS: Final = "Task"  # what a module's task is called unless the user names another
-_IN_MODULE: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-_IN_FILE: Final = re.compile(r"(.+\.py)(?::([A-Za-z_]\w*))?", re.DOTALL)
-
-_objects: dict[str, Any] = {}  # place → what `of_object` was given
-_numbers = count(1)
-
-
-class Source(NamedTuple):
-    """A user's task as it was found.
-
-    Attributes:
-        name: What tables call it: "my_task.py", "package.module:Task".
-        place: Where another process finds it: the same with the path of the file.
-        text: What it is written in, as far as that is known.
-        file: The name of the file with the text; "" if it is in none.
-    """
-
-    name: str
-    place: str
-    text: str
-    file: str = ""
-
-    @property
-    def digest(self) -> str:
-        """A digest of the text."""
-        return hashlib.blake2b(self.text.encode(), digest_size=8).hexdigest()
-
-
-def is_user_task(task: str) -> bool:
-    """Whether `--task` names a task of the user's, and none of the laboratory's.
-
-    >>> [is_user_task(name) for name in ("gpt", "my_task.py", "package.module:Task")]
-    [False, True, True]
-    """
-    return task in _objects or bool(_IN_FILE.fullmatch(task) or _IN_MODULE.fullmatch(task))
-
-
-def find(task: str) -> Source:
-    """The task that a user has named; nothing of it is imported.
-
-    Raises:
-        UsageError: If there is no such file or module.
-    """
-    if task in _objects:
-        return Source(task, task, _source_text(_objects[task]))
-    if match := _IN_FILE.fullmatch(task):
-        path = Path(match[1]).expanduser()
-        if not path.is_file():
-            raise UsageError(
-                f"there is no task at {path}: `deva init-task` writes a file to start from, and "
-                "the folder of a comparison has a copy of its own"
-            )
-        suffix = f":{match[2]}" if match[2] else ""
-        place = f"{path.resolve()}{suffix}"
-        return Source(path.name + suffix, place, path.read_text("utf-8"), path.name)
-    path = _module_file(task)
-    return Source(task, task, path.read_text("utf-8"), path.name)
-
-
-def of_object(task: Any) -> str:
-    """The name by which this process, and no other, finds an object or a class."""
-    cls = task if inspect.isclass(task) else type(task)
-    place = f"{cls.__name__} {next(_numbers)}"
-    _objects[place] = task
-    return place
-
-
-def is_object(place: str) -> bool:
-    """Whether a task is an object of this process, which no other can import."""
-    return place in _objects
-
-
-def load(place: str) -> Any:
-    """The module, class or object of a task, imported once for each text that it has had.
-
-    What it draws at random while it is imported is the same in every process.
-    """
-    if place in _objects:
-        return _objects[place]
-    source = find(place)
-    with seeded(0):
-        if match := _IN_FILE.fullmatch(place):
-            module, name = _import_file(match[1], source.digest), match[2]
-        else:
-            _look_in(os.getcwd())
-            before, _, name = place.partition(":")
-            module = importlib.import_module(before)
-    if name is None:
-        return getattr(module, CLASS, module)
-    if not hasattr(module, name):
-        raise UsageError(f"--task {place}: there is no {name} in {module.__name__}")
-    return getattr(module, name)
-
-
-def try_to_load(source: Source) -> Any:
-    """The same, at the start of a command.
-
-    Raises:
-        UsageError: If the import fails, with what is wrong and the line.
-    """
-    try:
-        return load(source.place)
-    except UsageError:
-        raise
-    except (Exception, SystemExit) as error:
-        said = traceback.format_exception_only(error)[-1].strip()
-        path = (_IN_FILE.fullmatch(source.place) or [None, None])[1]
-        frames = traceback.extract_tb(error.__traceback__)
-        lines = [x.lineno for x in frames if x.filename == path]
-        lines += [error.lineno] if isinstance(error, SyntaxError) else []
-        where = f" (line {lines[-1]})" if lines else ""
-        raise UsageError(f"--task {source.name} cannot be imported: {said}{where}") from error
-
-
-def as_begun(source: Source, folder: Path) -> Source:
-    """The task as it was when the comparison in a folder began, which keeps a copy of its text."""
-    if not source.file:
-        return source
-    copy = folder / source.file
-    if not copy.is_file():
-        write_text(copy, source.text)
-    return source._replace(text=copy.read_text("utf-8"))
-
-
-def _module_file(task: str) -> Path:
-    module = task.partition(":")[0]
-    _look_in(os.getcwd())
-    try:
-        spec = importlib.util.find_spec(module)
-    except ModuleNotFoundError:
-        spec = None
-    if spec is None or spec.origin is None:
-        raise UsageError(
-            f"--task {task}: there is no module {module} that can be imported from here; a file is "
-            "named by its path, my_task.py"
-        )
-    return Path(spec.origin)
-
-
-@cache
-def _import_file(path: str, digest: str) -> ModuleType:
-    _look_in(str(Path(path).parent))
-    name = f"user_task_{Path(path).stem}_{digest}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def _look_in(folder: str) -> None:
-    """Let imports find what lies beside a task."""
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-
-
-def _source_text(task: Any) -> str:
-    try:
-        return inspect.getsource(task if inspect.isclass(task) else type(task))
-    except (OSError, TypeError):
-        return repr(task)
+def _parameters(function: Any) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(function).parameters if callable(function) else {}

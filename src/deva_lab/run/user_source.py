@@ -1,0 +1,186 @@
+"""Where a user's task is found: in a file, in a module, or as an object of this process."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import os
+import re
+import sys
+import traceback
+from functools import cache
+from itertools import count
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final, NamedTuple
+
+from ..errors import UsageError
+from ..files import write_text
+
+CLASS: Final = "Task"  # what a module's task is called unless the user names another
+_IN_MODULE: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_IN_FILE: Final = re.compile(r"(.+\.py)(?::([A-Za-z_]\w*))?", re.DOTALL)
+
+_objects: dict[str, Any] = {}  # place → what `of_object` was given
+_numbers = count(1)
+
+
+class Source(NamedTuple):
+    """A user's task as it was found.
+
+    Attributes:
+        name: What tables call it: "my_task.py", "package.module:Task".
+        place: Where another process finds it: the same with the path of the file.
+        text: What it is written in, as far as that is known.
+        file: The name of the file with the text; "" if it is in none.
+    """
+
+    name: str
+    place: str
+    text: str
+    file: str = ""
+
+    @property
+    def digest(self) -> str:
+        """A digest of the text."""
+        return hashlib.blake2b(self.text.encode(), digest_size=8).hexdigest()
+
+
+def is_user_task(task: str) -> bool:
+    """Whether `--task` names a task of the user's, and none of the laboratory's.
+
+    >>> [is_user_task(name) for name in ("gpt", "my_task.py", "package.module:Task")]
+    [False, True, True]
+    """
+    return task in _objects or bool(_IN_FILE.fullmatch(task) or _IN_MODULE.fullmatch(task))
+
+
+def find(task: str) -> Source:
+    """The task that a user has named; nothing of it is imported.
+
+    Raises:
+        UsageError: If there is no such file or module.
+    """
+    if task in _objects:
+        return Source(task, task, _source_text(_objects[task]))
+    if match := _IN_FILE.fullmatch(task):
+        path = Path(match[1]).expanduser()
+        if not path.is_file():
+            raise UsageError(
+                f"there is no task at {path}: `deva init-task` writes a file to start from, and "
+                "the folder of a comparison has a copy of its own"
+            )
+        suffix = f":{match[2]}" if match[2] else ""
+        place = f"{path.resolve()}{suffix}"
+        return Source(path.name + suffix, place, path.read_text("utf-8"), path.name)
+    path = _module_file(task)
+    return Source(task, task, path.read_text("utf-8"), path.name)
+
+
+def of_object(task: Any) -> str:
+    """The name by which this process, and no other, finds an object or a class."""
+    cls = task if inspect.isclass(task) else type(task)
+    place = f"{cls.__name__} {next(_numbers)}"
+    _objects[place] = task
+    return place
+
+
+def is_object(place: str) -> bool:
+    """Whether a task is an object of this process, which no other can import."""
+    return place in _objects
+
+
+def load(place: str) -> Any:
+    """The module, class or object of a task, imported once for each text that it has had.
+
+    What it draws at random while it is imported is the same in every process.
+    """
+    from .environment import seeded  # which needs torch
+
+    if place in _objects:
+        return _objects[place]
+    source = find(place)
+    with seeded(0):
+        if match := _IN_FILE.fullmatch(place):
+            module, name = _import_file(match[1], source.digest), match[2]
+        else:
+            _look_in(os.getcwd())
+            before, _, name = place.partition(":")
+            module = importlib.import_module(before)
+    if name is None:
+        return getattr(module, CLASS, module)
+    if not hasattr(module, name):
+        raise UsageError(f"--task {place}: there is no {name} in {module.__name__}")
+    return getattr(module, name)
+
+
+def try_to_load(source: Source) -> Any:
+    """The same, at the start of a command.
+
+    Raises:
+        UsageError: If the import fails, with what is wrong and the line.
+    """
+    try:
+        return load(source.place)
+    except UsageError:
+        raise
+    except (Exception, SystemExit) as error:
+        said = traceback.format_exception_only(error)[-1].strip()
+        path = (_IN_FILE.fullmatch(source.place) or [None, None])[1]
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [x.lineno for x in frames if x.filename == path]
+        lines += [error.lineno] if isinstance(error, SyntaxError) else []
+        where = f" (line {lines[-1]})" if lines else ""
+        raise UsageError(f"--task {source.name} cannot be imported: {said}{where}") from error
+
+
+def as_begun(source: Source, folder: Path) -> Source:
+    """The task as it was when the comparison in a folder began, which keeps a copy of its text."""
+    if not source.file:
+        return source
+    copy = folder / source.file
+    if not copy.is_file():
+        write_text(copy, source.text)
+    return source._replace(text=copy.read_text("utf-8"))
+
+
+def _module_file(task: str) -> Path:
+    module = task.partition(":")[0]
+    _look_in(os.getcwd())
+    try:
+        spec = importlib.util.find_spec(module)
+    except ModuleNotFoundError:
+        spec = None
+    if spec is None or spec.origin is None:
+        raise UsageError(
+            f"--task {task}: there is no module {module} that can be imported from here; a file is "
+            "named by its path, my_task.py"
+        )
+    return Path(spec.origin)
+
+
+@cache
+def _import_file(path: str, digest: str) -> ModuleType:
+    _look_in(str(Path(path).parent))
+    name = f"user_task_{Path(path).stem}_{digest}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _look_in(folder: str) -> None:
+    """Let imports find what lies beside a task."""
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+
+
+def _source_text(task: Any) -> str:
+    try:
+        return inspect.getsource(task if inspect.isclass(task) else type(task))
+    except (OSError, TypeError):
+        return repr(task)
