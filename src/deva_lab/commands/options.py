@@ -1,4 +1,4 @@
-"""What the options that `deva compare` and `deva train` share come to."""
+"""What the options that commands share come to: what is trained, and where."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -36,17 +36,10 @@ REQUESTED = (*_FIELDS, "lr", "tokens", "log")
 _MODULES = {"ray": "ray", "slurm": "submitit"}  # what a launcher needs
 
 
-class Asked(NamedTuple):
-    """What a command that trains was asked for, checked as far as that can be done at once."""
-
-    folder: Path
-    given: dict[str, Any]  # the options, to be written down
-    request: Request
-    orders: Orders
-
-
-def asked_of(options: argparse.Namespace, kind: str, defaults: dict[str, Any]) -> Asked:
-    """What `deva compare` or `deva tune` was asked for.
+def asked_of(
+    options: argparse.Namespace, kind: str, defaults: dict[str, Any]
+) -> tuple[Path, dict[str, Any], Request, Orders]:
+    """What `deva compare` or `deva tune` was asked for: where, the options, and what they come to.
 
     Raises:
         UsageError: For what would come to light after hours.
@@ -59,7 +52,7 @@ def asked_of(options: argparse.Namespace, kind: str, defaults: dict[str, Any]) -
     log = names_of(given.get("log"))
     check_loggers(log)
     orders = Orders(folder, command_line(options.words), options.save_every, log)
-    return Asked(folder, given, request, orders)
+    return folder, given, request, orders
 
 
 def begin(folder: Path, given: dict[str, Any], log: Sequence[str]) -> None:
@@ -130,15 +123,11 @@ def request_of(
         device=device_of(given.get("device"), elsewhere=elsewhere),
         **{name: value for name, value in given.items() if name in _FIELDS and name not in _READ},
     )
-    return request if "tokens" not in given else _in_steps(request, given["tokens"])
-
-
-def _in_steps(request: Request, tokens: float) -> Request:
-    """The request with its length in steps, for which the task must be known."""
-    settings = common(request)
-    task = make_task(settings, report=lambda text: None)
-    steps = max(1, round(tokens / (task.units * request.accumulate)))
-    return replace(request, steps=steps)
+    if "tokens" not in given:
+        return request
+    task = make_task(common(request), report=lambda text: None)  # which knows what a batch has
+    steps = round(given["tokens"] / (task.units * request.accumulate))
+    return replace(request, steps=max(1, steps))
 
 
 def seeds_of(text: str) -> tuple[int, ...]:
@@ -151,10 +140,10 @@ def seeds_of(text: str) -> tuple[int, ...]:
         numbers = [int(part) for part in text.split(",") if part]
     except ValueError:
         numbers = []
-    valid = numbers and min(numbers) >= 0 and (len(numbers) > 1 or "," in text or numbers[0] > 0)
-    if not valid:
+    listed = "," in text
+    if not numbers or min(numbers) < (0 if listed else 1):
         raise UsageError(f"--seeds is a number of seeds or a list such as 0,1,2, got {text!r}")
-    return tuple(numbers) if len(numbers) > 1 or "," in text else tuple(range(numbers[0]))
+    return tuple(numbers) if listed else tuple(range(numbers[0]))
 
 
 def vocabulary_of(text: str | None) -> int | str | None:

@@ -21,7 +21,7 @@ import torch
 from ..errors import LostWorker, UsageError, warn
 from ..run.checkpoint import found
 from ..run.progress import Result
-from ..run.runner import Orders, failed, run_one
+from ..run.runner import Orders, failed_result, run_one
 from ..run.settings import RunSettings
 from ..run.training import Watch
 from .exchange import LOOK_EVERY, Exchange, Lease, Listening, Telling, opened
@@ -153,7 +153,7 @@ class _Driver:
             return None
         how = how or "the cluster asked it to end"
         error = LostWorker(f"{TRIES} workers were lost without another checkpoint, at last: {how}")
-        return failed(settings, self.orders, error, self.watch)
+        return failed_result(settings, self.orders, error, self.watch)
 
     def ask_to_stop(self) -> None:
         """Ask the runs to save and to end, once; those that have not begun are cancelled."""

@@ -12,9 +12,8 @@ from ..errors import UsageError
 from . import user_source
 from .entrants import Entrant
 from .settings import DType, Preset, RunSettings, default_size, offer_of, preset_of
-from .tasks import check_task
+from .tasks import check_task, preset
 from .user_source import find, is_user_task
-from .user_tasks import preset
 
 EVALUATIONS = 10  # of a run, unless the user says how often
 _SAME = ("accumulate", "warmup", "decay", "clip", "device", "dtype", "compile")

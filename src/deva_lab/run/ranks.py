@@ -224,9 +224,14 @@ def launcher(ranks: Ranks) -> str:
     """What starts `deva` on as many ranks."""
     if ranks.mode is None:
         return "deva"
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", ranks.size))
+    local = _on_this_node(ranks.size)
     nodes = f"--nnodes {ranks.size // local} " if ranks.size > local else ""
     return f"torchrun {nodes}--nproc-per-node {local} -m deva_lab"
+
+
+def _on_this_node(size: int) -> int:
+    """How many of so many ranks are on a node, as torchrun says it."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", size))
 
 
 def copies(size: int) -> int:
@@ -235,7 +240,7 @@ def copies(size: int) -> int:
     >>> copies(4)
     2
     """
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", size))
+    local = _on_this_node(size)
     count = size // local if size > local else 2
     if size % local or size % count or size < 2 * count:
         raise UsageError(
@@ -249,7 +254,7 @@ def check(settings: RunSettings, ranks: Ranks) -> None:
     """Raises UsageError if these ranks cannot share this run."""
     if ranks.mode is None:
         return
-    device, local = settings.device, int(os.environ.get("LOCAL_WORLD_SIZE", ranks.size))
+    device, local = settings.device, _on_this_node(ranks.size)
     if device not in ("cpu", "cuda"):
         raise UsageError(
             f"--parallel trains on cpu or cuda, every rank on its own, got --device {device}"

@@ -103,10 +103,10 @@ def run_one(
         ours = isinstance(error, UsageError | LostRank | LostWorker)
         if ours or ranks.mode is not None:
             raise
-        return failed(settings, orders, error, watch, run=made[0] if made else None)
+        return failed_result(settings, orders, error, watch, run=made[0] if made else None)
 
 
-def failed(
+def failed_result(
     settings: RunSettings,
     orders: Orders,
     error: BaseException,
@@ -309,7 +309,7 @@ def _side_by_side(
         for id_, code in killed.items():
             how = f"by signal {-code}" if code < 0 else f"with code {code}"
             text = f"the process of the run ended {how}; by the system, if memory was short"
-            yield failed(left.pop(id_), orders, ChildProcessError(text), watch)
+            yield failed_result(left.pop(id_), orders, ChildProcessError(text), watch)
 
 
 def _in_pool(
