@@ -220,7 +220,7 @@ def test_a_signal_saves_and_ends(tmp_path, number, capsys):
 
 @needs_posix
 def test_a_comparison_that_is_stopped_can_go_on(tmp_path, capsys):
-    words = ["compare", "--task", "mlp", "--size", "tiny", "--steps", "20000"]
+    words = ["compare", "--task", "quadratic", "--steps", "200000"]
     words += ["--optimizers", "adamw,muon,deva", "--jobs", "2", "--save-every", "0.05"]
     with signalled(signal.SIGTERM, tmp_path):
         assert deva(*words, "--out", tmp_path) == 128 + signal.SIGTERM
