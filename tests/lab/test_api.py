@@ -106,6 +106,7 @@ def test_a_script_without_a_guard_is_told_of_it(tmp_path):
     ended = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
     assert ended.returncode != 0
     assert 'put the call of compare under `if __name__ == "__main__":`' in ended.stderr
+    assert "could not begin: they have said why" in ended.stderr.splitlines()[-1]
 
 
 def test_public_names():

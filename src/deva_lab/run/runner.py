@@ -352,6 +352,11 @@ def _in_pool(
             if pid in workers
         }
         killed |= {id_: code for id_, code in codes.items() if code not in (None, 0, LEFT)}
+        exits = {worker.exitcode or 0 for worker in workers.values()} - {LEFT}
+        if not killed and max(exits, default=0) > 0:  # which raised before they had a run
+            raise UsageError(
+                "the processes that train side by side could not begin: they have said why"
+            ) from error
         if not killed:
             raise LostWorker(
                 "a process that trained beside others was killed, by the system if memory was "
