@@ -24,7 +24,7 @@ PRELOADED = [
     "torch.distributed.checkpoint.state_dict",
     "torch.distributed.fsdp",
     "torch.distributed.tensor.parallel",
-    "deva_lab.training",
+    "deva_lab.run.training",
     "pytest",
 ]
 LIMIT = 240  # seconds; on a quiet machine nothing here takes a tenth of it

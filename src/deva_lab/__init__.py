@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .data.corpus import load_corpus
     from .data.images import load_images
     from .errors import UsageError
-    from .user_tasks import to_device
+    from .run.tasks import to_device
 
 __all__ = ["Comparison", "UsageError", "compare", "load_corpus", "load_images", "to_device"]
 _MODULES = {
@@ -20,7 +20,7 @@ _MODULES = {
     "compare": ".api",
     "load_corpus": ".data.corpus",
     "load_images": ".data.images",
-    "to_device": ".user_tasks",
+    "to_device": ".run.tasks",
 }
 
 

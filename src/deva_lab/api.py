@@ -5,25 +5,20 @@ from __future__ import annotations
 import multiprocessing
 import shutil
 import tempfile
-import threading
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from .carry_out import carry_out, check_jobs, ended
 from .comparison import Comparison
 from .display import Display, Silent, display
-from .entrants import Entrant, entrants
-from .environment import default_device
 from .errors import UsageError
-from .plan import Rate, Request, as_begun, check_baseline, plan
-from .progress import Result
-from .runner import Orders, default_jobs
-from .seeding import seeded
-from .settings import DType, RunSettings
-from .stopping import Stopping
-from .user_source import is_object, of_object
+from .run.entrants import Entrant, entrants
+from .run.environment import default_device, seeded
+from .run.plan import Rate, Request, as_begun, check_baseline, plan
+from .run.progress import Result
+from .run.runner import Orders, Stopping, carry_out, check_jobs, default_jobs, ended
+from .run.settings import DType, RunSettings
+from .run.user_source import is_object, of_object
 
 COMMAND = "deva_lab.compare(…)"  # which results have in the place of a command line
 
@@ -88,11 +83,12 @@ def compare(
     """
     _check_script()
     device = device or default_device()
+    rates = [lr] if isinstance(lr, int | float | str) else lr
     with seeded(0, device):  # and what the caller draws at random goes on afterwards
         request = Request(
             optimizers=_entrants(optimizers),
             task=str(task) if isinstance(task, str | Path) else of_object(task),
-            rates=tuple(Rate.parse(str(rate)) for rate in _listed(lr)),
+            rates=tuple(Rate.parse(str(rate)) for rate in rates),
             seeds=tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds),
             steps=steps,
             batch=batch,
@@ -107,6 +103,7 @@ def compare(
             device=device,
             dtype=dtype,
             compile=compile,
+            telemetry=telemetry,
         )
         results = _results(request, jobs, out, display() if progress else Silent(), baseline)
     return Comparison(results, baseline=baseline)
@@ -123,7 +120,7 @@ def _results(
     jobs = _jobs(jobs, runs)
     folder = Path(tempfile.mkdtemp(prefix="deva-") if out is None else out)
     runs = as_begun(runs, folder, shown.say)
-    with _stopping() as stopping:
+    with Stopping() as stopping:
         failed = carry_out(runs, Orders(folder, COMMAND), jobs=jobs, shown=shown, stopping=stopping)
     results = ended(folder, runs)
     if out is None and not failed:  # whose tracebacks the user may want to read
@@ -140,10 +137,6 @@ def _entrants(optimizers: str | Iterable[str]) -> tuple[Entrant, ...]:
     if not found:
         raise UsageError('optimizers must name at least one, such as ["deva", "adamw"]')
     return found
-
-
-def _listed(lr: float | str | Iterable[float | str]) -> list[float | str]:
-    return [lr] if isinstance(lr, int | float | str) else list(lr)
 
 
 def _jobs(jobs: int | None, runs: list[RunSettings]) -> int:
@@ -164,13 +157,3 @@ def _check_script() -> None:
             'put the call of compare under `if __name__ == "__main__":`, as processes that train '
             "side by side import the script, or give jobs=1"
         )
-
-
-@contextmanager
-def _stopping() -> Iterator[Any]:
-    """Whether Ctrl-C has come, as far as this thread can hear of it."""
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
-        return
-    with Stopping() as stopping:
-        yield stopping

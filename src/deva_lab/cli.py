@@ -9,22 +9,10 @@ from importlib import import_module
 from io import TextIOWrapper
 from typing import Any, Final
 
+from . import usage
 from .config import with_config
-from .errors import FailedRuns, LostWorker, MissingExtra, UsageError
-from .extras import extra_of, require
-from .usage import (
-    bench,
-    compare,
-    completion,
-    data,
-    init_task,
-    methods,
-    race,
-    report,
-    reproduce,
-    train,
-    tune,
-)
+from .errors import FailedRuns, LostWorker, MissingExtra, UsageError, extra_of, require
+from .usage import bench, data, race, reproduce, training
 
 DESCRIPTION = """\
 Compare optimizers on real training, on your own machine.
@@ -39,11 +27,19 @@ Compare optimizers on real training, on your own machine.
   deva race --rules                               the fewest tokens to a tuned Muon's loss
 """
 
-# fmt: off
 COMMANDS: Final = (
-    compare, train, tune, init_task, methods, bench, report, data, reproduce, race, completion,
+    training.add_compare,
+    training.add_train,
+    training.add_tune,
+    usage.add_init_task,
+    usage.add_methods,
+    bench.add,
+    usage.add_report,
+    data.add,
+    reproduce.add,
+    race.add,
+    usage.add_completion,
 )
-# fmt: on
 PACKAGES: Final = {
     "lab": "the laboratory's packages",
     "hub": "the packages of the Hugging Face hub",
@@ -66,19 +62,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         options = with_config(options, words, parser)
         options.words = words
         return _run(options)
-    except MissingExtra as error:
-        return _say_missing(options.command, error)
-    except UsageError as error:
-        print(f"deva: {error}", file=sys.stderr)
-        return 2
-    except ModuleNotFoundError as error:
+    except (MissingExtra, ModuleNotFoundError) as error:
         missing = extra_of(error)
         if missing is None:
             raise
-        return _say_missing(options.command, missing)
-    except (FailedRuns, LostWorker) as error:
+        what = f"deva {options.command} needs {PACKAGES[missing.extra]}: {missing.remedy}"
+        print(f"{what} ({missing.package} is missing)", file=sys.stderr)
+        return 2
+    except (UsageError, FailedRuns, LostWorker) as error:
         print(f"deva: {error}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, UsageError) else 1
     except BrokenPipeError:  # the reader of the output has left, as `head` does
         sys.stderr.close()
         return 1
@@ -95,8 +88,8 @@ def parser(
     )
     top.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in COMMANDS:
-        module.add(commands)
+    for add in COMMANDS:
+        add(commands)
     return top
 
 
@@ -107,13 +100,6 @@ def _run(options: argparse.Namespace) -> int:
     command = import_module(f".commands.{options.command.replace('-', '_')}", __package__)
     code: int = command.run(options)
     return code
-
-
-def _say_missing(command: str, error: MissingExtra) -> int:
-    needed = PACKAGES[error.extra]
-    what = f"deva {command} needs {needed}: {error.remedy} ({error.package} is missing)"
-    print(what, file=sys.stderr)
-    return 2
 
 
 class _Version(argparse.Action):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from . import charts, findings, report
 from .files import write_text
-from .progress import Result
+from .run.progress import Result
 from .summary import Summary
 
 if TYPE_CHECKING:

@@ -8,18 +8,54 @@ from __future__ import annotations
 
 import argparse
 import json
+from argparse import Action
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from .digests import FIELD, unsealed
 from .errors import UsageError, unknown
-from .usage.tree import Action, is_flag, tree
 
 NOT_IN_FILES: Final = ("help", "config", "resume")
 EXCLUSIVE: Final = {"steps": "tokens", "tokens": "steps"}  # the length is given as one of them
 
 Make = Callable[[type[argparse.ArgumentParser]], argparse.ArgumentParser]
+
+
+@dataclass(frozen=True)
+class Command:
+    """What a command takes.
+
+    Attributes:
+        help: What it does, in a few words.
+        options: By each of their names, dashes included.
+        places: The arguments without a name, in their order.
+        commands: Those below it, by name.
+    """
+
+    help: str = ""
+    options: Mapping[str, Action] = field(default_factory=dict)
+    places: tuple[Action, ...] = ()
+    commands: Mapping[str, Command] = field(default_factory=dict)
+
+
+def tree(parser: argparse.ArgumentParser, help: str = "") -> Command:
+    """The commands below a parser. argparse has no public way to ask for them."""
+    options: dict[str, Action] = {}
+    places: list[Action] = []
+    commands: dict[str, Command] = {}
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            helps = {choice.dest: choice.help or "" for choice in action._choices_actions}
+            commands = {
+                name: tree(below, helps.get(name, "")) for name, below in action.choices.items()
+            }
+        elif action.option_strings:
+            options |= dict.fromkeys(action.option_strings, action)
+        else:
+            places.append(action)
+    return Command(help, options, tuple(places), commands)
 
 
 class Raising(argparse.ArgumentParser):
@@ -93,20 +129,14 @@ def _words(path: Path, given: Mapping[str, Any], known: Mapping[str, Action]) ->
     found = []
     for name, value in given.items():
         option = f"--{name.replace('_', '-')}"
-        if is_flag(known[name]):
-            found += _flag(path, option, value, known[name])
-        elif isinstance(value, (bool, dict)):
+        if isinstance(known[name], argparse._StoreTrueAction | argparse.BooleanOptionalAction):
+            if not isinstance(value, bool):
+                raise UsageError(f"{path}: {name} must be true or false, got {value!r}")
+            word = option if value else f"--no-{option[2:]}"
+            found += [word] if word in known[name].option_strings else []
+        elif isinstance(value, bool | dict):
             raise UsageError(f"{path}: {name} must be a text, a number or a list, got {value!r}")
         else:
             values = value if isinstance(value, list) else [value]
             found.append(f"{option}={','.join(map(str, values))}")
     return found
-
-
-def _flag(path: Path, option: str, value: Any, action: Action) -> list[str]:
-    if not isinstance(value, bool):
-        raise UsageError(f"{path}: {action.dest} must be true or false, got {value!r}")
-    off = f"--no-{option[2:]}"
-    if not value:
-        return [off] if off in action.option_strings else []
-    return [option]

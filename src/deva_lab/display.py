@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from .errors import MissingExtra
-from .progress import Event
-from .settings import RunSettings
+from .run.progress import Event
+from .run.settings import RunSettings
 
 if TYPE_CHECKING:
     from rich.progress import TaskID

@@ -13,8 +13,8 @@ from torch.nn.functional import cross_entropy
 from .data.corpus import Corpus, check_corpus, load_corpus
 from .data.windows import Windows, held_out
 from .models.gpt import GPT, SIZES
-from .ranks import ALONE, Ranks
-from .settings import RunSettings
+from .run.ranks import ALONE, Ranks
+from .run.settings import RunSettings
 
 # Tokens in an evaluation, at most: a small part of what it costs to train that size.
 VALIDATION_TOKENS: Final = {

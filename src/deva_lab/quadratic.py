@@ -13,7 +13,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from .ranks import ALONE, Ranks
+from .run.ranks import ALONE, Ranks
 
 SIZES: Final = MappingProxyType(
     {

@@ -13,7 +13,7 @@ from .curves import Band, Curve, final_loss, finite, mean_curve, reach
 from .errors import UsageError, unknown
 from .files import read_lines
 from .palette import Style, method, styles
-from .progress import Result
+from .run.progress import Result
 from .telemetry import QUANTITIES, bands
 
 Point = tuple[float, float, float | None]  # learning rate, mean final loss, spread

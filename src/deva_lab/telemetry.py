@@ -7,7 +7,7 @@ from statistics import quantiles
 from typing import Final, NamedTuple
 
 from .curves import Band, finite
-from .progress import Result
+from .run.progress import Result
 
 
 class Quantity(NamedTuple):

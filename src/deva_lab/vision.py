@@ -20,7 +20,7 @@ from .data.image_set import centre_views, evenly, normalised, random_views
 from .data.images import Images, Shape, check_images, load_images, side_by_name
 from .errors import UsageError, unknown
 from .models import mlp, resnet, vit
-from .ranks import ALONE, Ranks
+from .run.ranks import ALONE, Ranks
 
 SIZES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {"resnet": tuple(resnet.SIZES), "vit": tuple(vit.SIZES), "mlp": tuple(mlp.SIZES)}

@@ -18,22 +18,21 @@ import numpy as np
 import torch
 from made_results import result
 
-from deva_lab import checkpoint, rank_checkpoint
 from deva_lab.commands.options import OPTIONS, options_in
 from deva_lab.data import silent
 from deva_lab.data.corpus import find_split, load_corpus, load_tokenizer, prepare
 from deva_lab.data.documents import Texts
 from deva_lab.data.images import load_images
 from deva_lab.data.text_sources import HUB_CONFIGURATION, HubSource
-from deva_lab.entrants import Entrant
 from deva_lab.files import append_line, write_record
-from deva_lab.keeping import Keeping
-from deva_lab.plan import Request, plan
 from deva_lab.race.frozen import Frozen, FrozenEntry
 from deva_lab.reproduce.experiment import Experiment, Shown, results_of
+from deva_lab.run import checkpoint, rank_checkpoint
+from deva_lab.run.entrants import Entrant
+from deva_lab.run.plan import Request, plan
+from deva_lab.run.tasks import make_task
+from deva_lab.run.training import Keeping, Run, train
 from deva_lab.summary import read_results
-from deva_lab.tasks import make_task
-from deva_lab.training import Run, train
 
 DOCUMENTS = [f"<{number}> " * (20 + number % 7) for number in range(40)]
 

@@ -25,20 +25,20 @@ from typing import Any
 
 import torch
 
-from deva_lab import checkpoint
 from deva_lab.cli import main
 from deva_lab.digests import is_whole
+from deva_lab.run import checkpoint
 from deva_lab.summary import read_results
 
 LENGTH = ["--save-every", "0", "--evaluate-every", "4"]
 COMMANDS = {
-    "train": ["train", "--task", "quadratic", "--steps", "20", *LENGTH],
+    "train": ["train", "--task", "quadratic", "--steps", "12", *LENGTH],
     "train-mlp": [
         *["train", "--optimizer", "soap", "--task", "mlp", "--size", "tiny", "--batch", "16"],
         *["--steps", "8", *LENGTH],
     ],
     "compare": [
-        *["compare", "--optimizers", "deva,adamw", "--seeds", "2", "--jobs", "1"],
+        *["compare", "--optimizers", "deva,adamw", "--jobs", "1"],
         *["--task", "quadratic", "--steps", "8", *LENGTH],
     ],
 }

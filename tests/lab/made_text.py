@@ -6,7 +6,7 @@ from deva_lab.data.corpus import Corpus
 from deva_lab.data.windows import Windows, held_out
 from deva_lab.language import TextTask
 from deva_lab.models.gpt import SIZES
-from deva_lab.settings import RunSettings
+from deva_lab.run.settings import RunSettings
 
 CONTEXT = SIZES["tiny"].context
 TOKENS = (np.arange(20_000) ** 2 // 7 % 61).astype(np.uint16)

@@ -69,6 +69,11 @@ def test_an_object_that_fails_is_a_row(capsys):
     assert "there is no third batch" in path.read_text()  # which outlives the call
 
 
+def test_telemetry_is_kept_every_so_many_steps():
+    (result,) = quiet(Squares, ["deva"], telemetry=4).results
+    assert [record["step"] for record in result["telemetry"]] == [4, 8]
+
+
 def test_a_folder_keeps_the_runs(tmp_path):
     first = quiet("mlp", ["adamw"], size="tiny", steps=4, jobs=1, out=tmp_path)
     second = quiet("mlp", ["adamw", "lion"], size="tiny", steps=4, jobs=1, out=tmp_path)
@@ -101,6 +106,7 @@ def test_a_script_without_a_guard_is_told_of_it(tmp_path):
     ended = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
     assert ended.returncode != 0
     assert 'put the call of compare under `if __name__ == "__main__":`' in ended.stderr
+    assert "could not begin: they have said why" in ended.stderr.splitlines()[-1]
 
 
 def test_public_names():

@@ -1,21 +1,23 @@
 """The command as people type it: what it leaves, what it says, how it ends."""
 
+import gc
 import json
 import os
 import signal
-import subprocess
-import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
 
 import deva_optim
-from deva_lab import checkpoint
 from deva_lab.cli import main
+from deva_lab.run import checkpoint
+from deva_lab.run.settings import TUNED
 from deva_lab.summary import read_results
-from deva_lab.tuned import TUNED
 from helpers import needs_posix
 
 QUICK = ["--task", "mlp", "--size", "tiny", "--steps", "12", "--batch", "16"]
@@ -179,49 +181,36 @@ def test_tensorboard_has_the_losses(tmp_path):
     assert written == pytest.approx(result["curve"]["loss"], rel=1e-6)  # float32 there
 
 
-# --- Kills ---------------------------------------------------------------------------------------
-
-TRAIN = ["train", "--task", "mlp", "--size", "tiny", "--steps", "1500", "--evaluate-every", "300"]
+# --- Signals -------------------------------------------------------------------------------------
 
 
-def started(*words: str | Path) -> subprocess.Popen[str]:
-    """A `deva` of its own that has begun to train."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "deva_lab", *map(str, words)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert process.stdout is not None
-    return process
+@contextmanager
+def signalled(number: int, folder: Path) -> Iterator[None]:
+    """Within this, a signal comes to this process as soon as a run has saved a checkpoint."""
 
+    def send() -> None:
+        while not ended.wait(0.01):
+            if list(folder.glob("runs/*/checkpoint-*.pt")):
+                os.kill(os.getpid(), number)
+                return
 
-def _wait_for_training(process: subprocess.Popen[str], folder: Path) -> None:
-    """Return once a checkpoint is newer than the process, or the process has ended."""
-    begun = time.time()
-    while process.poll() is None and time.time() - begun < 60:
-        saved = list(folder.glob("runs/*/checkpoint-*.pt"))
-        if any(_changed(path) > begun for path in saved):
-            return
-        time.sleep(0.01)
-
-
-def _changed(path: Path) -> float:
+    ended = threading.Event()
+    sender = threading.Thread(target=send)
+    sender.start()
     try:
-        return path.stat().st_mtime
-    except FileNotFoundError:  # a newer one has taken its place
-        return 0.0
+        yield
+    finally:
+        ended.set()
+        sender.join()
 
 
 @needs_posix
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_saves_and_ends(tmp_path, number):
-    process = started(*TRAIN, "--steps", "100000", "--save-every", "0.05", "--out", tmp_path)
-    _wait_for_training(process, tmp_path)
-    process.send_signal(number)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 128 + number, err
+def test_a_signal_saves_and_ends(tmp_path, number, capsys):
+    words = ["train", "--task", "mlp", "--size", "tiny", "--steps", "100000"]
+    with signalled(number, tmp_path):
+        assert deva(*words, "--save-every", "0.05", "--out", tmp_path) == 128 + number
+    out = capsys.readouterr().out
     assert f"deva train --resume {tmp_path}" in out
     (run,) = (tmp_path / "runs").iterdir()
     state = checkpoint.read_file(checkpoint.found(run)[0], "cpu")
@@ -230,15 +219,12 @@ def test_a_signal_saves_and_ends(tmp_path, number):
 
 
 @needs_posix
-def test_a_comparison_that_is_stopped_goes_on(tmp_path):
-    words = ["compare", "--task", "mlp", "--size", "tiny", "--steps", "20000"]
+def test_a_comparison_that_is_stopped_can_go_on(tmp_path, capsys):
+    words = ["compare", "--task", "quadratic", "--steps", "200000"]
     words += ["--optimizers", "adamw,muon,deva", "--jobs", "2", "--save-every", "0.05"]
-    process = started(*words, "--out", tmp_path)
-    _wait_for_training(process, tmp_path)
-    process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 128 + signal.SIGTERM, err
-    assert f"deva compare --resume {tmp_path}" in out
+    with signalled(signal.SIGTERM, tmp_path):
+        assert deva(*words, "--out", tmp_path) == 128 + signal.SIGTERM
+    assert f"deva compare --resume {tmp_path}" in capsys.readouterr().out
     assert list((tmp_path / "runs").iterdir())
 
 
@@ -247,21 +233,17 @@ def test_memory_stays_flat_over_a_long_run():
 
     The thread that prepares batches may be at work on some, so the least of a few counts is taken.
     """
-    import gc
-    import time
+    from deva_lab.run.entrants import Entrant
+    from deva_lab.run.plan import Request, plan
+    from deva_lab.run.tasks import make_task
+    from deva_lab.run.training import Run, in_turn
 
-    from deva_lab.ahead import Ahead
-    from deva_lab.entrants import Entrant
-    from deva_lab.plan import Request, plan
-    from deva_lab.tasks import make_task
-    from deva_lab.training import Run
-
-    (settings,) = plan(Request((Entrant.parse("deva"),), task="mlp", size="tiny", steps=400))
+    (settings,) = plan(Request((Entrant.parse("deva"),), task="mlp", size="tiny", steps=200))
     task = make_task(settings, lambda text: None)
     run = Run(settings, task)
     counts = []
-    with Ahead(task.batch, start=0) as batches:
-        for step in range(1, 301):
+    with in_turn(task.batch, start=0, ahead=True) as batches:
+        for step in range(1, 151):
             run.step(batches)
             if step % 50 == 0:
                 few = []

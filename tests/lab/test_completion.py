@@ -9,17 +9,16 @@ from pathlib import Path
 import pytest
 
 from deva_lab.cli import main, parser
+from deva_lab.commands.completion import complete
 from deva_lab.commands.race import STAGES as RACE_STAGES
-from deva_lab.completion import complete
+from deva_lab.config import tree
 from deva_lab.data.images import NAMES as IMAGES_BY_NAME
-from deva_lab.entrants import ENTRANTS
 from deva_lab.names import EXPERIMENTS, IMAGES, OPTIMIZERS, PLACES, STAGES
-from deva_lab.presets import OFFERS
 from deva_lab.race.confirm import PLACES as RACE_PLACES
 from deva_lab.reproduce.experiments import EXPERIMENTS as ALL_EXPERIMENTS
-from deva_lab.shells import SCRIPTS
-from deva_lab.usage.completion import SHELLS
-from deva_lab.usage.tree import tree
+from deva_lab.run.entrants import ENTRANTS
+from deva_lab.run.settings import OFFERS
+from deva_lab.usage import SHELLS
 from helpers import needs_posix
 
 
@@ -29,7 +28,6 @@ def test_names_are_those_of_the_tables():
     assert tuple(RACE_STAGES) == STAGES
     assert tuple(RACE_PLACES) == PLACES
     assert tuple(ALL_EXPERIMENTS) == EXPERIMENTS
-    assert tuple(SCRIPTS) == SHELLS
 
 
 def words_for(line: str) -> list[str]:

@@ -10,9 +10,9 @@ import damage
 import pytest
 from damage import Kind, damaged
 
-from deva_lab import checkpoint
 from deva_lab.cli import main
 from deva_lab.errors import UsageError
+from deva_lab.run import checkpoint
 from deva_lab.summary import read_results
 
 HOW_MANY: dict[Callable[[Path], Kind], int] = {

@@ -5,9 +5,9 @@ import io
 import pytest
 
 from deva_lab.display import Lines, Live, duration, line, loss_text
-from deva_lab.entrants import Entrant
-from deva_lab.plan import Request, plan
-from deva_lab.progress import Event
+from deva_lab.run.entrants import Entrant
+from deva_lab.run.plan import Request, plan
+from deva_lab.run.progress import Event
 
 
 @pytest.fixture

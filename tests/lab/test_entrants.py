@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from deva_lab.entrants import ENTRANTS, Entrant, entrants, options_of
 from deva_lab.errors import UsageError
+from deva_lab.run.entrants import ENTRANTS, Entrant, entrants, options_of
 
 
 def model() -> nn.Module:

@@ -12,11 +12,9 @@ import pytest
 from deva_lab import cli, quadratic, vision
 from deva_lab.commands import methods
 from deva_lab.commands.race import STAGES
-from deva_lab.errors import MissingExtra
-from deva_lab.extras import EXTRAS, require
+from deva_lab.errors import EXTRAS, MissingExtra, require
 from deva_lab.models import gpt
-from deva_lab.presets import OFFERS
-from deva_lab.tasks import TASKS
+from deva_lab.run.settings import OFFERS
 from deva_lab.usage.race import DESCRIPTION
 from helpers import LAB, PROJECT
 
@@ -205,7 +203,6 @@ def test_a_folder_with_the_name_of_a_package_is_no_package(tmp_path, monkeypatch
 def test_every_task_has_the_sizes_of_its_models():
     sizes = {name: tuple(offer.presets) for name, offer in OFFERS.items()}
     assert sizes == {"gpt": tuple(gpt.SIZES), **vision.SIZES, "quadratic": tuple(quadratic.SIZES)}
-    assert list(OFFERS) == list(TASKS)
 
 
 def test_the_help_of_the_race_has_every_stage():

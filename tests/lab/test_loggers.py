@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from deva_lab import checkpoint
 from deva_lab.cli import main
 from deva_lab.loggers import LOGGERS, Log, names_of
-from deva_lab.loggers.wandb_files import files_of, name_of, records
-from deva_lab.progress import Event
-from deva_lab.runner import Orders, run_one
+from deva_lab.loggers.trackers import files_of, name_of, records
+from deva_lab.run import checkpoint
+from deva_lab.run.progress import Event
+from deva_lab.run.runner import Orders, run_one
 from deva_lab.summary import read_results
 from helpers import needs_posix
 
@@ -336,7 +336,7 @@ def without_seconds(result, step: int):
 
 KILLED = """
 import os, signal, sys
-from deva_lab import checkpoint
+from deva_lab.run import checkpoint
 from deva_lab.cli import main
 save = checkpoint.save
 def killed(folder, run):

@@ -13,14 +13,14 @@ from made_text import settings_of, task_of
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from deva_lab import checkpoint, parallel
 from deva_lab.errors import UsageError
-from deva_lab.keeping import Keeping
 from deva_lab.language import TextTask
-from deva_lab.progress import Result
-from deva_lab.ranks import ALONE, Alone, Several
-from deva_lab.settings import Mode
-from deva_lab.training import Run, train
+from deva_lab.run import checkpoint
+from deva_lab.run import ranks as parallel
+from deva_lab.run.progress import Result
+from deva_lab.run.ranks import ALONE, Ranks, Several
+from deva_lab.run.settings import Mode
+from deva_lab.run.training import Keeping, Run, train
 from ranks import run
 
 OPTIMIZERS = ("deva:sides=short", "muon", "soap:sides=short", "adamw")
@@ -178,7 +178,7 @@ def test_damaged_checkpoints_are_passed_over_aloud_by_all_ranks(tmp_path: Path) 
 
 def cut_short(folder: str) -> str:
     """Rank 1 dies while the second checkpoint is written; rank 0 says what it hears of it."""
-    from deva_lab import rank_checkpoint
+    from deva_lab.run import rank_checkpoint
 
     settings, ranks, place = settings_of("deva"), Several("fsdp"), Path(folder)
 
@@ -273,7 +273,7 @@ def test_a_launch_that_does_not_fit_is_refused(
         pass
 
 
-class Two(Alone):
+class Two(Ranks):
     """Two ranks that need not be there."""
 
     mode, size = "fsdp", 2

@@ -11,7 +11,6 @@ from scipy import stats
 
 import deva_optim
 from deva_lab.cli import main
-from deva_lab.entrants import Entrant, entrants
 from deva_lab.errors import UsageError
 from deva_lab.race.confirm import PLACES, Place, confirmation, confirmation_runs, places
 from deva_lab.race.entries import ENTRIES, Entry, chosen
@@ -25,9 +24,10 @@ from deva_lab.race.scores import runner_up, standings
 from deva_lab.race.state import Race
 from deva_lab.race.tuning import at_an_end, losses, next_rates, pending
 from deva_lab.reproduce.measures import Measured
-from deva_lab.tasks import check_task
-from deva_lab.tuned import TUNED
-from deva_lab.usage.compare import OPTIMIZERS
+from deva_lab.run.entrants import Entrant, entrants
+from deva_lab.run.settings import TUNED
+from deva_lab.run.tasks import check_task
+from deva_lab.usage.training import OPTIMIZERS
 
 MUONS = ("muon", "muon-nesterov")
 RULES = Rules(RACE.base.changed(steps=100, evaluate_every=50), budget=4, muons=MUONS)

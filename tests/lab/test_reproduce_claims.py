@@ -5,7 +5,6 @@ import re
 
 import pytest
 
-from deva_lab.entrants import Entrant
 from deva_lab.reproduce import losses, tables
 from deva_lab.reproduce.experiment import Trained, verdict
 from deva_lab.reproduce.experiments import EXPERIMENTS
@@ -25,6 +24,7 @@ from deva_lab.reproduce.measures import (
 )
 from deva_lab.reproduce.printed import PRINTED
 from deva_lab.reproduce.runs import DEVA, FACTORED, INSTANTANEOUS, MUON, SOAP, TEXT, UNSIGNED
+from deva_lab.run.entrants import Entrant
 
 # Claims -------------------------------------------------------------------------------------------
 

@@ -8,12 +8,12 @@ from torch import nn
 
 from deva_lab.cli import main
 from deva_lab.data.images import load_images
-from deva_lab.entrants import Entrant
 from deva_lab.reproduce import images, runs, tables
 from deva_lab.reproduce.experiment import parameters
 from deva_lab.reproduce.experiments import EXPERIMENTS
 from deva_lab.reproduce.runs import CIFAR, IMAGENET, MATRIX, VECTOR, VIT
-from deva_lab.settings import RunSettings
+from deva_lab.run.entrants import Entrant
+from deva_lab.run.settings import RunSettings
 
 Result = dict[str, object]
 

@@ -18,7 +18,7 @@ from deva_lab.reproduce.experiment import (
     markdown_table,
     results_of,
 )
-from deva_lab.settings import RunSettings
+from deva_lab.run.settings import RunSettings
 from lab.browser import browser, find_chromium
 
 CHROMIUM = find_chromium()

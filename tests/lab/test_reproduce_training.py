@@ -9,17 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from deva_lab import carry_out
 from deva_lab.cli import main
 from deva_lab.commands import reproduce
 from deva_lab.display import Lines
-from deva_lab.entrants import Entrant
 from deva_lab.models.gpt import GPT, SIZES
 from deva_lab.reproduce import runs
 from deva_lab.reproduce.experiment import Trained, parameters, runs_of, units
 from deva_lab.reproduce.experiments import EXPERIMENTS
 from deva_lab.reproduce.runs import ADAM, ADAMUON, DEVA, LION, METHODS, MUON, SOAP, TEXT, Setup
-from deva_lab.settings import RunSettings
+from deva_lab.run.entrants import Entrant
+from deva_lab.run.settings import RunSettings
 from deva_lab.summary import read_results
 
 TEXT_IDS = [
@@ -82,7 +81,7 @@ def test_every_experiment_leaves_a_page_and_a_second_call_trains_nothing(
     def refuse(*arguments, **options):
         raise AssertionError("a run was carried out again")
 
-    monkeypatch.setattr(carry_out, "run_all", refuse)
+    monkeypatch.setattr("deva_lab.run.runner.run_one", refuse)
     (out / "fig-lr.md").unlink()
     capsys.readouterr()
     assert deva("fig-lr", "table-lr", "--data", text, "--out", out) == 0

@@ -8,15 +8,14 @@ import pytest
 import torch
 from torch import nn
 
-from deva_lab import checkpoint
-from deva_lab.entrants import Entrant
-from deva_lab.environment import default_device
 from deva_lab.errors import UsageError
-from deva_lab.keeping import Keeping
-from deva_lab.plan import Rate, Request, plan
-from deva_lab.progress import Event
-from deva_lab.tasks import make_task
-from deva_lab.training import Run, train
+from deva_lab.run import checkpoint
+from deva_lab.run.entrants import Entrant
+from deva_lab.run.environment import default_device
+from deva_lab.run.plan import Rate, Request, plan
+from deva_lab.run.progress import Event
+from deva_lab.run.tasks import make_task
+from deva_lab.run.training import Keeping, Run, train
 
 
 def settings_of(optimizer="deva", **changes):
@@ -159,18 +158,8 @@ def test_accumulation_is_a_larger_batch():
     run, whole = Run(double, task), Run(double.changed(accumulate=1), task)
     for each in (run, whole):  # in float64, as Adam divides what it is given by its size
         each.model.double()
-
-    class Two:
-        def take(self):
-            return halves.pop(0)
-
-    run.step(Two())
-
-    class One:
-        def take(self):
-            return both
-
-    whole.step(One())
+    run.step(iter(halves))
+    whole.step(iter([both]))
     # Adam's first step is lr · g / (|g| + ε). A gradient is a sum over 32 images of numbers of
     # order one, off by 32 · 2⁻⁵³, which weighs most where g is far below ε. The margin is 16.
     atol = 16 * double.lr * 32 * 2**-53 / 1e-8

@@ -6,7 +6,7 @@ import pytest
 
 from deva_lab.cli import main
 from deva_lab.summary import read_results
-from deva_lab.usage.init_task import STARTERS
+from deva_lab.usage import STARTERS
 
 
 @pytest.fixture(autouse=True)

@@ -8,16 +8,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from processes import saved
 from torch import nn
 
-from deva_lab import user_tasks
 from deva_lab.cli import main
-from deva_lab.entrants import Entrant
 from deva_lab.errors import UsageError
-from deva_lab.plan import Request, plan
+from deva_lab.run.entrants import Entrant
+from deva_lab.run.plan import Request, plan
+from deva_lab.run.tasks import make_task, to_device
+from deva_lab.run.user_source import load, of_object
 from deva_lab.summary import read_results
-from deva_lab.tasks import make_task
-from deva_lab.user_source import load, of_object
 from helpers import ROOT, needs_posix
 
 FUNCTIONS = """
@@ -182,7 +182,7 @@ def test_different_tasks_are_different_runs_wherever_they_lie(tmp_path):
 
 def test_batches_are_moved_whatever_holds_them():
     batch = {"x": torch.zeros(2), "more": [(torch.ones(1), "name"), None]}
-    moved = user_tasks.to_device(batch, nn.Linear(1, 1, device="meta"))
+    moved = to_device(batch, nn.Linear(1, 1, device="meta"))
     assert moved["x"].is_meta
     assert moved["more"][0][0].is_meta
     assert moved["more"][0][1] == "name"
@@ -259,17 +259,6 @@ def curves(folder: Path) -> dict[str, list[float]]:
     return {x["id"]: x["curve"]["loss"] for x in read_results(folder / "results.jsonl")}
 
 
-def test_runs_side_by_side_have_the_bits_of_runs_in_turn(tmp_path):
-    path = written(tmp_path)
-    words = ["--task", path, "--optimizers", "deva,adamw", "--seeds", "2"]
-    for jobs in ("1", "2"):
-        assert deva("compare", *words, "--jobs", jobs, "--out", tmp_path / jobs) == 0
-    assert len(curves(tmp_path / "1")) == 4
-    assert curves(tmp_path / "1") == curves(tmp_path / "2")
-    page = (tmp_path / "1" / "report.html").read_text()
-    assert "my_task.py" in page
-
-
 def test_resume_finds_the_task_again_and_says_if_it_has_changed(tmp_path, monkeypatch, capsys):
     path, out = written(tmp_path / "here"), tmp_path / "out"
     monkeypatch.chdir(path.parent)
@@ -332,8 +321,8 @@ def failing(folder: Path, how: str) -> Path:
 )
 def test_a_run_that_fails_is_a_row_and_the_others_go_on(tmp_path, capsys, how, error, jobs):
     path, out = failing(tmp_path, how), tmp_path / "out"
-    words = ["--task", path, "--optimizers", "adamw,lion", "--seeds", "3", "--jobs", jobs]
-    assert deva("compare", *words, "--save-every", "0", "--out", out) == 1
+    words = ["--task", path, "--optimizers", "adamw,lion", "--seeds", "3", "--save-every", "0"]
+    assert deva("compare", *words, "--jobs", jobs, "--out", out) == 1
     said = capsys.readouterr().out
     assert f"adamw at lr 0.005, seed 1, failed after step 3: {error.splitlines()[0]}" in said
     assert f"To try again: deva compare --resume {out}" in said
@@ -347,22 +336,33 @@ def test_a_run_that_fails_is_a_row_and_the_others_go_on(tmp_path, capsys, how, e
         trace = (out / "runs" / result["id"] / "error.txt").read_text()
         assert "my_task.py" in trace
         assert trace.strip().endswith(error)
-    (tmp_path / "fail").unlink()  # the user has mended it
-    assert deva("compare", "--resume", out, "--jobs", jobs) == 0
+    mend_and_resume(out, words)
+    assert not list((out / "runs").iterdir())
+    assert "my_task.py" in (out / "report.html").read_text()
+
+
+def mend_and_resume(out: Path, words: list[str | Path]) -> None:
+    """The user mends the task, and the comparison ends as one that has never failed, to the bit."""
+    (out.parent / "fail").unlink()
+    assert deva("compare", "--resume", out, "--jobs", "1") == 0
     again = read_results(out / "results.jsonl")
     assert {x["status"] for x in again} == {"finished"}
-    assert not list((out / "runs").iterdir())
+    whole = out.with_name("whole")
+    assert deva("compare", *words, "--jobs", "1", "--out", whole) == 0
+    assert curves(out) == curves(whole)
 
 
 @pytest.mark.slow
 @needs_posix
 def test_a_run_whose_process_is_killed_is_a_row_and_the_others_go_on(tmp_path, capsys):
     path, out = failing(tmp_path, "os.kill(os.getpid(), 9)"), tmp_path / "out"
-    words = ["--task", path, "--optimizers", "adamw", "--seeds", "4", "--jobs", "2"]
-    assert deva("compare", *words, "--out", out) == 1
+    words = ["--task", path, "--optimizers", "adamw", "--seeds", "4", "--save-every", "0"]
+    assert deva("compare", *words, "--jobs", "2", "--out", out) == 1
     assert "ChildProcessError: the process of the run ended by signal 9" in capsys.readouterr().out
     by_seed = {x["settings"]["seed"]: x["status"] for x in read_results(out / "results.jsonl")}
     assert by_seed == {0: "finished", 1: "failed", 2: "finished", 3: "finished"}
+    assert saved(out)  # from which it goes on
+    mend_and_resume(out, words)
 
 
 def test_every_run_may_fail(tmp_path, capsys):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ..user_source import find, is_user_task
+from ..run.user_source import find, is_user_task
 from .settings import SettingsError, unknown
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def shape_set(name: str) -> ShapeSet:
     The name of a user's task, such as my_task.py, stands for the hidden matrices of its model.
     """
     if is_user_task(name):
-        from ..user_tasks import model_of  # torch takes seconds, and names need none of it
+        from ..run.tasks import model_of  # torch takes seconds, and names need none of it
 
         return ShapeSet(find(name).name, hidden_matrices(model_of(name)))
     base, _, count = name.partition(":")

@@ -3,43 +3,24 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 
-from ..carry_out import carry_out, check_jobs, ended
 from ..comparison import Comparison
 from ..display import display
-from ..entrants import entrants
-from ..files import write_record
-from ..launchers import is_elsewhere, launching
-from ..loggers import check_loggers, names_of, prepare_loggers
-from ..plan import as_begun, check_baseline, plan
-from ..runner import Orders
-from ..settings import RunSettings
-from ..stopping import Stopping
-from ..usage.compare import OPTIMIZERS
-from .options import (
-    OPTIONS,
-    command_line,
-    given_options,
-    output_folder,
-    request_of,
-)
+from ..run.plan import as_begun, check_baseline, plan
+from ..run.runner import Stopping, carry_out, ended
+from ..usage.training import OPTIMIZERS
+from .options import asked_of, begin, launching
 
 
 def run(options: argparse.Namespace) -> int:
     """Compare; the exit code is 0 when all runs have ended, 1 if one failed, 128 + a signal."""
-    folder = output_folder(options, "compare")
-    given = given_options(options, {"optimizers": OPTIMIZERS})
-    elsewhere = is_elsewhere(options, given)
-    runs = plan(request_of(given, entrants(given["optimizers"]), elsewhere=elsewhere))
-    log = names_of(given.get("log"))
-    _check(options, runs, log)
+    folder, given, request, orders = asked_of(options, "compare", {"optimizers": OPTIMIZERS})
+    runs = plan(request)
+    check_baseline(options.baseline, runs)
     shown = display()
-    orders = Orders(folder, command_line(options.words), options.save_every, log)
     with launching(options, folder) as launch, Stopping() as stopping:
         runs = as_begun(runs, folder, shown.say)
-        prepare_loggers(log, folder)
-        write_record(folder / OPTIONS, given)
+        begin(folder, given, orders.log)
         failed = carry_out(
             runs, orders, jobs=options.jobs, shown=shown, stopping=stopping, launch=launch
         )
@@ -51,10 +32,3 @@ def run(options: argparse.Namespace) -> int:
     if failed:
         shown.say(f"Failed: {len(failed)}. To try again: deva compare --resume {folder}")
     return stopping.exit_code or int(bool(failed))
-
-
-def _check(options: argparse.Namespace, runs: Sequence[RunSettings], log: Sequence[str]) -> None:
-    """Raises UsageError for what would come to light after hours."""
-    check_baseline(options.baseline, runs)
-    check_jobs(options.jobs)
-    check_loggers(log)

@@ -1,13 +1,32 @@
-"""`deva completion`: scripts for shells, and the answers that they ask for."""
+"""`deva completion`: scripts for shells, and what they ask: what a word may become.
+
+Nothing here imports torch: an answer must come before one has typed on.
+"""
 
 from __future__ import annotations
 
 import argparse
+import shlex
+from argparse import Action
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from textwrap import shorten
+from typing import Final, NamedTuple, TypeAlias
 
+from ..bench.cli import COMMANDS as BENCHMARKS
 from ..cli import parser
-from ..completion import complete, split_line
-from ..shells import SCRIPTS
-from ..usage.tree import tree
+from ..config import Command, tree
+from ..data.text_sources import NAMES as TEXTS
+from ..names import EXPERIMENTS, IMAGES, LOGGERS, OPTIMIZERS, PLACES, STAGES
+from ..run.settings import OFFERS, TUNED
+from ..usage import STARTERS
+
+WIDTH: Final = 70  # of what a candidate is
+
+Texts: TypeAlias = Mapping[str, str]  # word → what it is, or nothing
+Given: TypeAlias = Mapping[str, str]  # option → its value on the line so far
 
 
 def run(options: argparse.Namespace) -> int:
@@ -16,7 +35,8 @@ def run(options: argparse.Namespace) -> int:
     An answer has flags in its first line, then a candidate a line, a tab before what it is.
     """
     if options.shell is not None:
-        print(SCRIPTS[options.shell], end="")
+        script = files("deva_lab").joinpath("shells").joinpath(f"deva.{options.shell}")
+        print(script.read_text("utf-8"), end="")
         return 0
     words = split_line(options.line) if options.line is not None else options.typed
     answer = complete(tree(parser()), words or [""])
@@ -24,3 +44,159 @@ def run(options: argparse.Namespace) -> int:
     for word, text in answer.candidates.items():
         print(f"{word}\t{text}" if text else word)
     return 0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a word may become.
+
+    Attributes:
+        candidates: Words as they would stand on the line, each with what it is.
+        files: Whether it may be a path as well.
+        space: Whether the word is then complete.
+    """
+
+    candidates: Texts = field(default_factory=dict)
+    files: bool = False
+    space: bool = True
+
+    @property
+    def flags(self) -> str:
+        """The first line of an answer; never empty, as shells drop empty lines."""
+        return " ".join(["words", *["files"] * self.files, *["nospace"] * (not self.space)])
+
+
+class _Read(NamedTuple):
+    """A line up to the word that is being typed."""
+
+    command: Command
+    given: Given
+    places: int  # arguments without a name
+    waiting: Action | None  # the option whose value comes next
+
+
+def complete(root: Command, words: Sequence[str]) -> Answer:
+    """What the last of some words may become.
+
+    Args:
+        root: The commands.
+        words: What was typed behind the name of the program; the last one is being typed.
+    """
+    *before, word = words
+    command, given, places, waiting = _read(root, before)
+    name, equals, value = word.partition("=")
+    if waiting is not None:
+        return _values(waiting, word, given)
+    if equals and name in command.options:
+        answer = _values(command.options[name], value, given)
+        candidates = {f"{name}={x}": text for x, text in answer.candidates.items()}
+        return Answer(candidates, answer.files, answer.space)
+    if word.startswith("-"):
+        return Answer(_beginning(word, _options(command, given)))
+    if command.commands:
+        return Answer(_beginning(word, {x: c.help for x, c in command.commands.items()}))
+    if command.places:
+        return _values(command.places[min(places, len(command.places) - 1)], word, given)
+    return Answer(_beginning(word, _options(command, given)))
+
+
+def split_line(line: str) -> list[str]:
+    """The words of a line behind the name of the program, quotes removed.
+
+    >>> split_line("deva compare --data 'my text"), split_line("deva compare ")
+    (['compare', '--data', 'my text'], ['compare', ''])
+    """
+    for end in ("", "'", '"'):
+        try:
+            words = shlex.split(line + end)
+        except ValueError:
+            continue
+        return words[1:] + [""] * (not end and line[-1:].isspace())
+    return line.split()[1:]
+
+
+def _read(root: Command, words: Iterable[str]) -> _Read:
+    command, given, places = root, dict[str, str](), 0
+    waiting: Action | None = None
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name.startswith("-") and name in command.options:
+            action = command.options[name]
+            given[action.dest] = value
+            waiting = action if action.nargs != 0 and not equals else None
+        elif waiting is not None:
+            given[waiting.dest] = word
+            waiting = waiting if waiting.nargs in ("+", "*") else None
+        elif word in command.commands:
+            command = command.commands[word]
+        else:
+            places += 1
+    return _Read(command, given, places, waiting)
+
+
+def _options(command: Command, given: Given) -> dict[str, str]:
+    """The options that are not there yet; the short forms are short enough."""
+    return {
+        name: shorten((action.help or "").replace("%%", "%"), WIDTH, placeholder=" …")
+        for name, action in command.options.items()
+        if name.startswith("--")
+        and action.help != argparse.SUPPRESS
+        and (action.dest not in given or action.nargs == 0)
+    }
+
+
+def _beginning(word: str, texts: Texts) -> dict[str, str]:
+    return {name: text for name, text in texts.items() if name.startswith(word)}
+
+
+# --- Values --------------------------------------------------------------------------------------
+
+
+def _values(action: Action, word: str, given: Given) -> Answer:
+    texts = _known(action.dest, given) or dict.fromkeys(map(str, action.choices or ()), "")
+    files = action.type is Path or action.dest in ("data", "source", "task")
+    if action.dest not in ("optimizers", "log"):
+        return Answer(_beginning(word, texts), files)
+    head, comma, last = word.rpartition(",")  # a list
+    there = head.split(",")
+    found = {
+        f"{head}{comma}{name}": text
+        for name, text in _beginning(last, texts).items()
+        if name not in there
+    }
+    return Answer(found, files, space=False)
+
+
+def _known(dest: str, given: Given) -> Texts:
+    """The values of an option or an argument that have names, each with what it is."""
+    task = given.get("task", "gpt")
+    if dest == "task":
+        return {name: offer.about for name, offer in OFFERS.items()}
+    if dest == "kind":
+        return STARTERS
+    if dest == "size":
+        presets = OFFERS[task].presets if task in OFFERS else {}
+        return {name: f"{preset.steps} steps of {preset.batch}" for name, preset in presets.items()}
+    if dest == "data":
+        images = IMAGES if task in OFFERS else ()  # a task of the user's has its own
+        return dict.fromkeys({"gpt": TEXTS, "quadratic": ()}.get(task, images), "")
+    if dest == "baseline":  # one of the optimizers that are compared
+        parts = given.get("optimizers", "").split(",")
+        names = [part for part in parts if part and ("=" not in part or ":" in part)]
+        return dict.fromkeys(names or TUNED, "")
+    return dict.fromkeys(_NAMES.get(dest, ()), "")
+
+
+_NAMES: Final[Mapping[str, Iterable[str]]] = {
+    "optimizer": OPTIMIZERS,
+    "optimizers": OPTIMIZERS,
+    "name": OPTIMIZERS,
+    "source": TEXTS,
+    "vocabulary": ("gpt2",),
+    "device": ("cpu", "cuda", "mps"),
+    "log": (*LOGGERS, "none"),
+    "stage": STAGES,
+    "at": PLACES,
+    "ids": ("all", *EXPERIMENTS),
+    "words_of_bench": BENCHMARKS,
+}

@@ -10,8 +10,8 @@ from torch import nn
 from deva_optim import METHODS
 from deva_optim.core.methods import method_of
 
-from ..entrants import ENTRANTS, Entrant, options_of
 from ..errors import unknown
+from ..run.entrants import ENTRANTS, Entrant, options_of
 from ..tables import aligned
 
 WIDTH = 100

@@ -1,51 +1,64 @@
-"""What the options that `deva compare` and `deva train` share come to."""
+"""What the options that commands share come to: what is trained, and where."""
 
 from __future__ import annotations
 
 import argparse
+import math
 import shlex
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..entrants import Entrant
-from ..environment import default_device
-from ..errors import UsageError
-from ..files import read_record
-from ..loggers import names_of
-from ..plan import Rate, Request, common
-from ..tasks import make_task
-from ..user_source import find, is_user_task
+from ..errors import UsageError, require
+from ..files import read_record, write_record
+from ..loggers import check_loggers, names_of, prepare_loggers
+from ..run.entrants import Entrant, entrants
+from ..run.environment import default_device
+from ..run.plan import Rate, Request, common
+from ..run.runner import Launch, Orders, check_jobs, run_all
+from ..run.tasks import make_task
+from ..run.user_source import find, is_user_task
+from ..usage.training import of_launcher
 
 OPTIONS = "options.json"  # in the folder of results: what was asked for
 
-# What `--resume` takes over from the command that it continues.
-REQUESTED = (
-    "task",
-    "size",
-    "data",
-    "vocabulary",
-    "lr",
-    "seeds",
-    "steps",
-    "tokens",
-    "batch",
-    "accumulate",
-    "warmup",
-    "decay",
-    "clip",
-    "evaluate_every",
-    "device",
-    "dtype",
-    "compile",
-    "telemetry",
-    "log",
-)
-_READ = ("lr", "seeds", "vocabulary", "device", "tokens", "log")  # which are no field of a request
+# What `--resume` takes over from the command that it continues: the fields of a request, some of
+# which are read from a text, and what is asked for besides.
+_READ = ("vocabulary", "seeds", "device")
+_FIELDS = tuple(x.name for x in fields(Request) if x.name not in ("optimizers", "rates"))
+REQUESTED = (*_FIELDS, "lr", "tokens", "log")
+_MODULES = {"ray": "ray", "slurm": "submitit"}  # what a launcher needs
+
+
+def asked_of(
+    options: argparse.Namespace, kind: str, defaults: dict[str, Any]
+) -> tuple[Path, dict[str, Any], Request, Orders]:
+    """What `deva compare` or `deva tune` was asked for: where, the options, and what they come to.
+
+    Raises:
+        UsageError: For what would come to light after hours.
+    """
+    folder = output_folder(options, kind)
+    given = given_options(options, defaults)
+    elsewhere = is_elsewhere(options, given)
+    request = request_of(given, entrants(given["optimizers"]), elsewhere=elsewhere)
+    check_jobs(options.jobs)
+    log = names_of(given.get("log"))
+    check_loggers(log)
+    orders = Orders(folder, command_line(options.words), options.save_every, log)
+    return folder, given, request, orders
+
+
+def begin(folder: Path, given: dict[str, Any], log: Sequence[str]) -> None:
+    """Make what all runs share, and write down what was asked for."""
+    prepare_loggers(log, folder)
+    write_record(folder / OPTIONS, given)
 
 
 def output_folder(options: argparse.Namespace, kind: str) -> Path:
@@ -108,17 +121,13 @@ def request_of(
         seeds=seeds_of(given.get("seeds", "1")),
         vocabulary=vocabulary_of(given.get("vocabulary")),
         device=device_of(given.get("device"), elsewhere=elsewhere),
-        **{name: value for name, value in given.items() if name in REQUESTED and name not in _READ},
+        **{name: value for name, value in given.items() if name in _FIELDS and name not in _READ},
     )
-    return request if "tokens" not in given else _in_steps(request, given["tokens"])
-
-
-def _in_steps(request: Request, tokens: float) -> Request:
-    """The request with its length in steps, for which the task must be known."""
-    settings = common(request)
-    task = make_task(settings, report=lambda text: None)
-    steps = max(1, round(tokens / (task.units * request.accumulate)))
-    return replace(request, steps=steps)
+    if "tokens" not in given:
+        return request
+    task = make_task(common(request), report=lambda text: None)  # which knows what a batch has
+    steps = round(given["tokens"] / (task.units * request.accumulate))
+    return replace(request, steps=max(1, steps))
 
 
 def seeds_of(text: str) -> tuple[int, ...]:
@@ -131,10 +140,10 @@ def seeds_of(text: str) -> tuple[int, ...]:
         numbers = [int(part) for part in text.split(",") if part]
     except ValueError:
         numbers = []
-    valid = numbers and min(numbers) >= 0 and (len(numbers) > 1 or "," in text or numbers[0] > 0)
-    if not valid:
+    listed = "," in text
+    if not numbers or min(numbers) < (0 if listed else 1):
         raise UsageError(f"--seeds is a number of seeds or a list such as 0,1,2, got {text!r}")
-    return tuple(numbers) if len(numbers) > 1 or "," in text else tuple(range(numbers[0]))
+    return tuple(numbers) if listed else tuple(range(numbers[0]))
 
 
 def vocabulary_of(text: str | None) -> int | str | None:
@@ -161,3 +170,62 @@ def device_of(text: str | None, *, elsewhere: bool = False) -> str:
 def command_line(words: Sequence[str], program: str = "deva") -> str:
     """What the user typed, to be typed again."""
     return f"{program} {shlex.join(words)}"
+
+
+# --- Where runs are carried out -------------------------------------------------------------------
+
+
+@contextmanager
+def launching(options: argparse.Namespace, folder: Path) -> Iterator[Launch]:
+    """The way that the options of a command ask for, ready to be used for runs into a folder.
+
+    Enter it before `Stopping`: Ray has its own handler of SIGTERM.
+
+    Raises:
+        UsageError: If it cannot be used, for whatever reason that can be found before any run.
+    """
+    check_launcher(options)
+    if options.launcher == "local":
+        yield run_all
+        return
+    from ..launchers.driver import run_on
+
+    if options.launcher == "ray":
+        from ..launchers.ray_cluster import RayCluster
+
+        with RayCluster(options, folder) as cluster:
+            yield partial(run_on, cluster)
+    else:
+        from ..launchers.slurm import SlurmCluster
+
+        yield partial(run_on, SlurmCluster(options, folder))
+
+
+def is_elsewhere(options: argparse.Namespace, given: dict[str, Any]) -> bool:
+    """Whether runs go to other machines; what was asked for then names a device of theirs.
+
+    Raises:
+        UsageError: As `check_launcher` does.
+    """
+    check_launcher(options)
+    if options.launcher == "local":
+        return False
+    given.setdefault("device", "cuda" if options.gpus else "cpu")
+    return True
+
+
+def check_launcher(options: argparse.Namespace) -> None:
+    """Raises UsageError for options that do not fit each other, MissingExtra for a package."""
+    launcher = options.launcher
+    for name, value in vars(options).items():
+        wanted = of_launcher(name)
+        if wanted and value is not None and launcher not in wanted:
+            raise UsageError(
+                f"--{name.replace('_', '-')} needs --launcher {' or '.join(wanted)}, got {launcher}"
+            )
+    if launcher in _MODULES:
+        require(_MODULES[launcher])
+    for name, least in (("cpus", 1), ("gpus", 0), ("memory", 0), ("slurm_time", 1)):
+        value = getattr(options, name)
+        if value is not None and not (least <= value < math.inf):
+            raise UsageError(f"--{name.replace('_', '-')} must be at least {least}, got {value:g}")

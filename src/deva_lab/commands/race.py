@@ -6,10 +6,8 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from ..carry_out import carry_out, check_failed, check_jobs
 from ..display import Display, display
 from ..errors import UsageError, unknown
-from ..launchers import launching
 from ..race.chart import draw_race
 from ..race.confirm import confirmation, confirmation_runs, places
 from ..race.entries import chosen, listing
@@ -22,10 +20,9 @@ from ..race.rules import rules_text
 from ..race.state import Race
 from ..race.tuning import pending
 from ..reproduce.experiment import check_runs
-from ..runner import Launch, Orders
-from ..settings import RunSettings
-from ..stopping import Stopping
-from .options import command_line
+from ..run.runner import Launch, Orders, Stopping, carry_out, check_failed, check_jobs
+from ..run.settings import RunSettings
+from .options import command_line, launching
 
 
 def run(options: argparse.Namespace, race: Race | None = None) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..comparison import Comparison
 from ..errors import UsageError
-from ..progress import Result
+from ..run.progress import Result
 from ..summary import read_results
 from .options import command_line
 

@@ -8,11 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..carry_out import carry_out, check_failed, check_jobs
 from ..display import display
 from ..errors import UsageError
 from ..files import write_text
-from ..launchers import launching
 from ..reproduce.collected import write_page
 from ..reproduce.experiment import (
     Experiment,
@@ -25,9 +23,8 @@ from ..reproduce.experiment import (
     runs_of,
 )
 from ..reproduce.experiments import EXPERIMENTS, experiment, listing
-from ..runner import Orders
-from ..stopping import Stopping
-from .options import command_line
+from ..run.runner import Orders, Stopping, carry_out, check_failed, check_jobs
+from .options import command_line, launching
 
 
 def run(options: argparse.Namespace) -> int:

@@ -9,22 +9,20 @@ from typing import Any
 
 from ..comparison import Comparison
 from ..display import Display, Silent, display
-from ..entrants import Entrant
 from ..errors import LostRank, UsageError
-from ..failures import failure_text
-from ..files import append_line, write_record
-from ..loggers import check_loggers, names_of, prepare_loggers
-from ..parallel import check, joined, launcher
-from ..plan import as_begun, plan
-from ..progress import Result, is_failed
-from ..ranks import Ranks
-from ..runner import Orders, run_one
-from ..settings import RunSettings
-from ..stopping import Stopping
-from ..tasks import make_task
-from ..usage.train import OPTIMIZER
+from ..files import append_line
+from ..loggers import check_loggers, names_of
+from ..run.entrants import Entrant
+from ..run.plan import as_begun, plan
+from ..run.progress import Result, failure_text, is_failed
+from ..run.ranks import Ranks, check, joined, launcher
+from ..run.runner import Orders, Stopping, run_one
+from ..run.settings import RunSettings
+from ..run.tasks import make_task
+from ..usage.training import OPTIMIZER
 from .options import (
     OPTIONS,
+    begin,
     command_line,
     given_options,
     options_in,
@@ -86,9 +84,8 @@ def _prepared(
     check(settings, ranks)
     log = names_of(given.get("log"))
     check_loggers(log)
-    prepare_loggers(log, folder)
     (settings,) = as_begun([settings], folder, shown.say)
-    write_record(folder / OPTIONS, given)
+    begin(folder, given, log)
     if not settings.task_place:
         make_task(settings, report=shown.say)  # what is prepared once is prepared here
     return folder, settings, log
@@ -100,8 +97,9 @@ def _find_again(options: argparse.Namespace) -> None:
         return
     if options.out is None:
         raise UsageError("--parallel needs --out DIR, where a run that is started again goes on")
-    begun = options.out / OPTIONS
-    if begun.is_file() and options_in(options.out) == given_options(options, DEFAULTS):
+    if (options.out / OPTIONS).is_file() and options_in(options.out) == given_options(
+        options, DEFAULTS
+    ):
         options.out, options.resume = None, options.out
 
 

@@ -3,34 +3,29 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from ..carry_out import carry_out, check_jobs, finished
 from ..comparison import Comparison
 from ..display import display
-from ..entrants import entrants
-from ..files import write_record
-from ..launchers import is_elsewhere, launching
-from ..loggers import check_loggers, names_of, prepare_loggers
-from ..plan import as_begun, plan
-from ..progress import Result
-from ..runner import Orders
-from ..settings import RunSettings
-from ..stopping import Stopping
-from ..tuning import Found, Search, table
-from ..usage.compare import OPTIMIZERS
-from ..usage.tune import BUDGET
-from ..user_source import is_user_task
-from .options import (
-    OPTIONS,
-    REQUESTED,
-    command_line,
-    given_options,
-    output_folder,
-    request_of,
-)
+from ..errors import UsageError
+from ..race.entries import Entry
+from ..race.rules import Rules
+from ..race.tuning import FIRST, at_an_end, best_rate, losses, pending
+from ..run.entrants import Entrant
+from ..run.plan import as_begun, plan
+from ..run.progress import Result
+from ..run.runner import Stopping, carry_out, finished
+from ..run.settings import RunSettings
+from ..run.user_source import is_user_task
+from ..tables import aligned
+from ..usage.training import BUDGET, OPTIMIZERS
+from ..wording import loss, loss_format, rate
+from .options import REQUESTED, asked_of, begin, launching
 
 DEFAULTS = {"optimizers": OPTIMIZERS, "budget": BUDGET}
 NOT_COMPARED = ("lr", "seeds", "log")  # of what was asked for, what the comparison has of its own
@@ -38,17 +33,10 @@ NOT_COMPARED = ("lr", "seeds", "log")  # of what was asked for, what the compari
 
 def run(options: argparse.Namespace) -> int:
     """Tune; the exit code is 0, 1 if a run failed, 128 + the signal if one came."""
-    folder = output_folder(options, "tune")
-    given = given_options(options, DEFAULTS)
-    elsewhere = is_elsewhere(options, given)
-    request = request_of(given, entrants(given["optimizers"]), elsewhere=elsewhere)
+    folder, given, request, orders = asked_of(options, "tune", DEFAULTS)
     shown = display()
     (base, *_) = as_begun(plan(request), folder, shown.say)
     search = Search(base, request.optimizers, request.seeds, given["budget"])
-    check_jobs(options.jobs)
-    log = names_of(given.get("log"))
-    check_loggers(log)
-    orders = Orders(folder, command_line(options.words), options.save_every, log)
     runs: dict[str, RunSettings] = {}
     failed: dict[str, Result] = {}
 
@@ -56,17 +44,11 @@ def run(options: argparse.Namespace) -> int:
         return [*finished(folder, list(runs.values())), *failed.values()]
 
     with launching(options, folder) as launch, Stopping() as stopping:
-        prepare_loggers(log, folder)
-        write_record(folder / OPTIONS, given)
+        begin(folder, given, orders.log)
         while not stopping() and (following := search.next(results())):
             runs |= {one.id: one for one in following}
             lost = carry_out(
-                following,
-                orders,
-                jobs=options.jobs,
-                shown=shown,
-                stopping=stopping,
-                launch=launch,
+                following, orders, jobs=options.jobs, shown=shown, stopping=stopping, launch=launch
             )
             failed |= {result["id"]: result for result in lost}
     found = search.found(results())
@@ -92,10 +74,99 @@ def compare_line(found: list[Found], given: dict[str, Any], search: Search) -> s
         if isinstance(value, bool):
             words.append(option if value else f"--no-{option[2:]}")
         else:
-            words += [option, _shorter(value) if name == "task" else str(value)]
+            own = name == "task" and is_user_task(value)
+            words += [option, min(value, os.path.relpath(value), key=len) if own else str(value)]
     return shlex.join([*words, "--seeds", ",".join(map(str, search.rules.final_seeds))])
 
 
-def _shorter(task: str) -> str:
-    """The path of a user's task as one would type it here."""
-    return min(task, os.path.relpath(task), key=len) if is_user_task(task) else task
+# --- The search ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Found:
+    """What tuning has found for an optimizer.
+
+    Attributes:
+        tried: Learning rate → mean final loss; infinite where a run was lost.
+    """
+
+    entrant: Entrant
+    tried: dict[float, float]
+
+    @property
+    def lr(self) -> float | None:
+        """The best rate; None where every run was lost, or none has been run."""
+        return best_rate(self.tried) if math.isfinite(self.loss) else None
+
+    @property
+    def loss(self) -> float:
+        """The mean final loss at it."""
+        return min(self.tried.values(), default=math.inf)
+
+    @property
+    def text(self) -> str:
+        """The optimizer with its rate, as `deva compare` takes it."""
+        label = self.entrant.label
+        return f"{label}{',' if ':' in label else ':'}lr={rate(self.lr or self.entrant.default_lr)}"
+
+
+class Search:
+    """The search for the rates of some optimizers.
+
+    Args:
+        base: A run of the task; optimizer, rate and seed are replaced.
+        entrants: The optimizers; the rate of each is where its search begins.
+        seeds: What each rate is tried on.
+        budget: Runs in all.
+    """
+
+    def __init__(
+        self, base: RunSettings, entrants: Sequence[Entrant], seeds: tuple[int, ...], budget: int
+    ) -> None:
+        each = budget // (len(entrants) * len(seeds))
+        if each < FIRST:
+            least = FIRST * len(entrants) * len(seeds)
+            raise UsageError(
+                f"--budget {budget} is too small: {FIRST} rates for each of {len(entrants)} "
+                f"optimizers on {len(seeds)} seed{'s' * (len(seeds) > 1)} take {least} runs"
+            )
+        self.rules = Rules(base, tuning_seeds=seeds, budget=each)
+        self.entries = {
+            entrant: Entry(entrant.label, entrant.label, entrant.default_lr, "")
+            for entrant in entrants
+        }
+
+    def next(self, results: Sequence[Result]) -> list[RunSettings]:
+        """The runs that follow from the results so far; none once the budget is spent."""
+        waiting = pending(self.entries.values(), results, self.rules)
+        return [run for runs in waiting.values() for run in runs]
+
+    def found(self, results: Sequence[Result]) -> list[Found]:
+        """What the results say of each optimizer, the lowest loss first."""
+        found = [
+            Found(entrant, losses(entry, results, self.rules))
+            for entrant, entry in self.entries.items()
+        ]
+        return sorted(found, key=lambda one: one.loss)
+
+
+def table(found: Sequence[Found]) -> str:
+    """What was found, as aligned text."""
+    spec = loss_format([value for one in found for value in one.tried.values()])
+
+    def told(value: float) -> str:
+        return loss(value, spec) if math.isfinite(value) else "lost"
+
+    rows, edge = [], []
+    for one in found:
+        at_edge = one.lr is not None and at_an_end(one.tried)
+        best = "–" if one.lr is None else rate(one.lr) + "*" * at_edge
+        tried = ", ".join(f"{rate(lr)}: {told(one.tried[lr])}" for lr in sorted(one.tried))
+        rows.append((one.entrant.label, best, told(one.loss), tried))
+        edge += [one.entrant.label] * at_edge
+    head = ("optimizer", "lr", "final loss", "rates tried")
+    text = aligned(head, rows, left=(0, 3), ruled=True)
+    if not edge:
+        return text
+    note = f"The best rate is at an end of what was tried: {', '.join(edge)}. Raise --budget."
+    return f"{text}\n\n* {note}"

@@ -17,8 +17,7 @@ from pathlib import Path, PurePath
 from typing import IO, Any, cast
 
 from ..digests import file_digests, hasher
-from ..errors import UsageError
-from ..extras import require
+from ..errors import UsageError, require
 
 DOCUMENT_CHARACTERS = 10_000  # a plain text is cut at the first paragraph's end after so many
 TEXT = (".txt", ".md", ".rst", ".tex", ".py")

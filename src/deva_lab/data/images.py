@@ -8,8 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from ..errors import UsageError, unknown
-from ..extras import require
+from ..errors import UsageError, require, unknown
 from . import Report, in_data_folder, silent
 from .image_files import (
     CIFAR_CLASSES,

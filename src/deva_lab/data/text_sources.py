@@ -13,8 +13,7 @@ from itertools import islice
 from pathlib import Path
 
 from ..atomic import replacing
-from ..errors import UsageError, unknown
-from ..extras import require
+from ..errors import UsageError, require, unknown
 from . import Report, in_data_folder
 from .documents import Texts, format_of
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import UsageError
-from ..extras import require
+from ..errors import UsageError, require
 from . import data_folder
 
 if TYPE_CHECKING:

@@ -1,11 +1,13 @@
-"""The driver of runs on a cluster: it has them started, passes on what they tell, collects results.
+"""The driver of runs on a cluster, and its workers.
 
-A run whose worker has died is started again and goes on from its last checkpoint. One that has died
-several times without getting to another checkpoint has failed.
+The driver has runs started, passes on what they tell and collects results. A run whose worker has
+died is started again and goes on from its last checkpoint. One that has died several times without
+getting to another checkpoint has failed.
 """
 
 from __future__ import annotations
 
+import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -14,15 +16,15 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
-from ..checkpoint import found
+import torch
+
 from ..errors import LostWorker, UsageError, warn
-from ..failures import failed_event, failed_result, write_traceback
-from ..progress import Result
-from ..runner import Orders
-from ..settings import RunSettings
-from ..training import Watch
-from .exchange import LOOK_EVERY, Exchange, Listening, opened
-from .worker import work
+from ..run.checkpoint import found
+from ..run.progress import Result
+from ..run.runner import Orders, failed_result, run_one
+from ..run.settings import RunSettings
+from ..run.training import Watch
+from .exchange import LOOK_EVERY, Exchange, Lease, Listening, Telling, opened
 
 TRIES: Final = 3  # of a run, each from the same checkpoint
 MANY: Final = 50  # jobs, with which one looks half as often
@@ -141,8 +143,7 @@ class _Driver:
 
     def _lost_result(self, settings: RunSettings, how: str) -> Result | None:
         """The result of a run that is lost again and again; None while it is worth another try."""
-        folder = self.orders.folder / "runs" / settings.id
-        newest = found(folder)[:1]
+        newest = found(self.orders.folder / "runs" / settings.id)[:1]
         before, times = self._lost.get(settings, ([], 0))
         times = times + 1 if newest == before else 1
         self._lost[settings] = newest, times
@@ -152,9 +153,7 @@ class _Driver:
             return None
         how = how or "the cluster asked it to end"
         error = LostWorker(f"{TRIES} workers were lost without another checkpoint, at last: {how}")
-        write_traceback(folder, error)
-        self.watch(failed_event(settings, None))
-        return failed_result(settings, None, error, self.orders.command)
+        return failed_result(settings, self.orders, error, self.watch)
 
     def ask_to_stop(self) -> None:
         """Ask the runs to save and to end, once; those that have not begun are cancelled."""
@@ -166,3 +165,44 @@ class _Driver:
             if not self.exchange.events(settings.id).exists():
                 job.cancel()
                 del self.jobs[settings]
+
+
+def work(
+    settings: RunSettings,
+    orders: Orders,
+    exchange: Exchange,
+    threads: int,
+    asked: Callable[[], bool] = lambda: False,
+) -> None:
+    """Carry out a run, from its checkpoint if it has one, and leave the outcome for the driver.
+
+    Args:
+        settings: The run.
+        orders: What holds for all runs.
+        exchange: Where the driver waits for word.
+        threads: The threads of a product.
+        asked: Whether the cluster asks this worker to end, as for a limit of time.
+
+    Raises:
+        UsageError: If this machine does not see the folder of the results.
+    """
+    if not orders.folder.is_dir():
+        raise UsageError(not_seen(str(orders.folder), socket.gethostname()))
+    if not exchange.lease.exists():
+        return  # the driver has gone since it asked for this
+    torch.set_num_threads(threads)
+    lease, tell = Lease(exchange.lease), Telling(exchange.events(settings.id))
+    try:
+        result = run_one(settings, orders, watch=tell, stopping=lambda: asked() or lease())
+    except UsageError as error:
+        exchange.leave(settings.id, {"refused": str(error)})
+    else:
+        exchange.leave(settings.id, {"result": result})
+
+
+def not_seen(folder: str, host: str) -> str:
+    """What is wrong where a machine does not see the folder of the results."""
+    return (
+        f"{host} does not see {folder}: choose a folder with --out that is on storage which all "
+        "machines of the cluster share, under the same path"
+    )

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from ..errors import LostWorker
 from ..files import read_record, write_record
-from ..progress import Event
+from ..run.progress import Event
 
 PREFIX: Final = "launch-"
 LOOK_EVERY: Final = 0.5  # seconds, of either side

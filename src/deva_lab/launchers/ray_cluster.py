@@ -10,16 +10,15 @@ import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ..errors import UsageError, warn
-from ..runner import cores
-from ..usage.launching import CPUS
-from .worker import not_seen
+from ..run.runner import cores
+from ..usage.training import CPUS
+from .driver import not_seen
 
 OBJECT_STORE: Final = 100 << 20  # bytes: next to nothing goes through it
 ANSWERS: Final = 10.0  # seconds that a cluster has to answer …
@@ -49,16 +48,11 @@ class RayCluster:
         try:
             self._probe()
         except BaseException:
-            self.__exit__(None, None, None)
+            self.__exit__()
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         if self._ours:
             ray.shutdown()
 

@@ -12,8 +12,8 @@ from typing import Any
 import submitit
 
 from ..errors import UsageError
-from ..stopping import SIGNALS, Stopping
-from ..usage.launching import CPUS, MINUTES
+from ..run.runner import SIGNALS, Stopping
+from ..usage.training import CPUS, MINUTES
 
 LOGS = "slurm"  # in the folder of the results: what submitit writes
 

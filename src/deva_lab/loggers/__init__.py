@@ -10,27 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType, TracebackType
 from typing import Any, Final
 
 from ..errors import unknown, warn
 from ..names import LOGGERS
 from ..points import Outcome, Point
-from . import mlflow, tensorboard, weights_biases
-from .mlflow import MLflow
-from .subject import Logger, Subject
-from .tensorboard import TensorBoard
-from .weights_biases import WandB
+from .trackers import TRACKERS, Logger, MLflow, Subject
 
-__all__ = ["LOGGERS", "Log", "Logger", "Subject", "check_loggers", "names_of", "prepare_loggers"]
+__all__ = ["LOGGERS", "Log", "check_loggers", "names_of", "prepare_loggers"]
 
 NONE: Final = "none"  # what `--log` says for no logger
-_OPENED: Final[Mapping[str, Callable[[Subject], Logger]]] = MappingProxyType(
-    {"tensorboard": TensorBoard, "wandb": WandB, "mlflow": MLflow}
-)
-_CHECKS: Final[Mapping[str, Callable[[], None]]] = MappingProxyType(
-    {"tensorboard": tensorboard.check, "wandb": weights_biases.check, "mlflow": mlflow.check}
-)
 
 
 class Log:
@@ -64,7 +53,7 @@ class Log:
             self.add(point)
 
     def _open(self, name: str, subject: Subject) -> None:
-        self._loggers[name] = _OPENED[name](subject)
+        self._loggers[name] = TRACKERS[name](subject)
 
     def add(self, point: Point) -> None:
         """Log a point wherever it is not known yet."""
@@ -90,12 +79,7 @@ class Log:
     def __enter__(self) -> Log:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None or isinstance(error, Exception):  # a second Ctrl-C waits for nothing
             self.end("failed", {})  # of none, if the run has come to its end
 
@@ -117,10 +101,10 @@ def names_of(text: str | None) -> tuple[str, ...]:
 def check_loggers(names: Sequence[str]) -> None:
     """Raises UsageError for one that is not installed, or that nobody has logged in to."""
     for name in names:
-        _CHECKS[name]()
+        TRACKERS[name].check()
 
 
 def prepare_loggers(names: Sequence[str], folder: Path) -> None:
     """Make what all runs share, before any of them begins; UsageError if that fails."""
     if "mlflow" in names:
-        mlflow.prepare(folder)
+        MLflow.prepare(folder)

@@ -7,8 +7,8 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from ..errors import unknown
-from ..progress import Result
-from ..settings import RunSettings
+from ..run.progress import Result
+from ..run.settings import RunSettings
 from ..tables import markdown_table
 from ..wording import NONE
 from .entries import Entry

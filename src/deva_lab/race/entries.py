@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal
 
-from ..entrants import Entrant
 from ..errors import unknown
-from ..settings import RunSettings
+from ..run.entrants import Entrant
+from ..run.settings import RunSettings
 from ..tables import aligned
 from .rules import RACE, Rules
 

@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..environment import environment
 from ..errors import UsageError
 from ..files import read_record, write_record
-from ..progress import Result
+from ..run.environment import environment
+from ..run.progress import Result
 from .entries import Entries, Entry
 from .rules import Rules
 from .tuning import best_rate, losses

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from ..curves import final_loss
 from ..files import write_lines, write_text
-from ..progress import Result
 from ..reproduce.measures import gap, noise
+from ..run.progress import Result
 from ..tables import markdown_table
 from ..wording import listed, rate
 from .chart import draw_race

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..models.gpt import SIZES
-from ..settings import RunSettings
+from ..run.settings import RunSettings
 from ..wording import listed
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from itertools import islice
 
 from ..curves import reach
-from ..progress import Result
 from ..reproduce.measures import (
     Measured,
     at_one_speed,
@@ -17,6 +16,7 @@ from ..reproduce.measures import (
     milliseconds,
     over_seeds,
 )
+from ..run.progress import Result
 from .entries import Entries, Entry
 from .frozen import Frozen, FrozenEntry
 from .paired import Paired, paired

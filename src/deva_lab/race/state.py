@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..carry_out import RESULTS
 from ..errors import UsageError
-from ..progress import Result, is_failed
+from ..run.progress import Result, is_failed
+from ..run.runner import RESULTS
 from ..summary import read_results
 from .confirm import PLACES, Place
 from .entries import ENTRIES, Entries, Entry

@@ -8,8 +8,8 @@ from statistics import fmean
 from typing import Final
 
 from ..curves import final_loss
-from ..progress import Result
-from ..settings import RunSettings
+from ..run.progress import Result
+from ..run.settings import RunSettings
 from .entries import Entry
 from .rules import Rules
 

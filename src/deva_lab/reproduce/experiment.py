@@ -16,17 +16,17 @@ import torch
 
 import deva_optim
 
-from ..carry_out import RESULTS, finished
 from ..data.images import SHAPES
-from ..environment import environment
 from ..errors import UsageError, warn
 from ..files import read_record, write_record
 from ..models.gpt import GPT, SIZES
-from ..plan import check_numbers
-from ..progress import Result, is_failed
-from ..settings import RunSettings
+from ..run.environment import environment
+from ..run.plan import check_numbers
+from ..run.progress import Result, is_failed
+from ..run.runner import RESULTS, finished
+from ..run.settings import RunSettings
+from ..run.tasks import check_task
 from ..summary import read_results
-from ..tasks import check_task
 from ..vision import build_model
 from ..wording import count
 from . import Scale

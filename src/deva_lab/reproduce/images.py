@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from ..curves import Curve
 from ..figures import draw
-from ..progress import Result
+from ..run.progress import Result
 from ..wording import loss, percent
 from .experiment import Shown, markdown_table, shown
 from .measures import (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from ..figures import draw
 from ..models.gpt import SIZES
-from ..progress import Result
+from ..run.progress import Result
 from ..wording import NONE, count, percent
 from .experiment import Shown, markdown_table, shown
 from .measures import (

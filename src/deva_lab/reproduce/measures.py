@@ -14,7 +14,7 @@ from statistics import fmean, median, stdev
 from typing import Any, Final, Literal, TypeVar
 
 from ..curves import Curve, finite, mean_curve, reach
-from ..progress import Result
+from ..run.progress import Result
 
 # Claims -------------------------------------------------------------------------------------------
 

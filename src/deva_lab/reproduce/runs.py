@@ -15,11 +15,11 @@ from typing import Any, Final
 from ..data import data_folder
 from ..data.images import IN_DATA_FOLDER as IMAGE_FILES
 from ..data.text_sources import IN_DATA_FOLDER as TEXT_FILES
-from ..entrants import Entrant
-from ..environment import default_device
 from ..palette import COLOURS, SPARE, Style
-from ..progress import Result
-from ..settings import RunSettings
+from ..run.entrants import Entrant
+from ..run.environment import default_device
+from ..run.progress import Result
+from ..run.settings import RunSettings
 from ..wording import count
 from . import Scale
 

@@ -8,9 +8,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ..entrants import Entrant
 from ..figures import draw
-from ..progress import Result
+from ..run.entrants import Entrant
+from ..run.progress import Result
 from ..wording import percent, rate
 from .experiment import Shown, markdown_table, shown
 from .measures import (

@@ -17,9 +17,9 @@ from ..bench.flops import count_flops
 from ..bench.memory import state_bytes
 from ..bench.settings import Settings
 from ..bench.subjects import SUBJECTS
-from ..entrants import Entrant
 from ..models.gpt import GPT, SIZES
-from ..settings import RunSettings
+from ..run.entrants import Entrant
+from ..run.settings import RunSettings
 from . import runs
 from .experiment import Say, Shown, markdown_table, parameters, shown, units
 from .measures import Finding, judged

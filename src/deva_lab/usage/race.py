@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from . import Commands, add_command
-from .launching import add_launching
+from .training import add_launching
 
 DESCRIPTION = """\
 Race optimizers to the final loss of a tuned Muon: the fewest tokens win. See docs/race.md.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..reproduce import SCALES
 from . import Commands, add_command
-from .launching import add_launching
+from .training import add_launching
 
 DESCRIPTION = """\
 Repeat an experiment of the paper and say whether it comes out as the paper has it.

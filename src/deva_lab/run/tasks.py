@@ -1,34 +1,103 @@
-"""The user's own task: four functions that say what is trained, as docs/your-model.md has them."""
+"""What can be trained: a model, batches that depend on the seed alone, and a validation loss.
+
+There are tasks of the laboratory, and those of users, whose four functions docs/your-model.md has.
+"""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from . import user_source
-from .errors import UsageError
-from .presets import Preset
+from .. import language, quadratic, vision
+from ..errors import UsageError
+from ..vision import evaluating, mixed
+from .environment import seed_all, seeded
 from .ranks import ALONE, Ranks
-from .seeding import seed_all, seeded
-from .settings import RunSettings
-from .user_source import Source, try_to_load
-from .vision import evaluating, mixed
+from .settings import Preset, RunSettings, preset_of
+from .user_source import Source, find, load, try_to_load
 
-FUNCTIONS: Final = MappingProxyType(
-    {
-        "model": "model(), which returns a new model",
-        "batch": "batch(step), which returns the batch of a step",
-        "loss": "loss(model, batch), which returns the mean loss of a batch",
-        "validate": "validate(model), which returns the loss on other data",
-    }
-)
+Batch: TypeAlias = Any  # the laboratory's own are tuples of tensors
+Report = Callable[[str], None]
+
+
+class Task(Protocol):
+    """What a run trains."""
+
+    @property
+    def unit(self) -> str:
+        """What a batch is counted in: "tokens", "images" or "samples"."""
+
+    @property
+    def units(self) -> int:
+        """How many of them a batch has."""
+
+    def model(self) -> nn.Module:
+        """The model, initialised from the seed alone."""
+
+    def batch(self, step: int) -> Batch:
+        """The batch of a step, a function of the seed and of the step."""
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """The mean loss of a batch."""
+
+    def validate(self, model: nn.Module, ranks: Ranks = ALONE) -> dict[str, float]:
+        """The "loss" on data that is not trained on, and what else there is to know.
+
+        Each rank looks at its part of every chunk of the data, and all know the outcome.
+        """
+
+
+def check_task(settings: RunSettings) -> None:
+    """Raises UsageError for what would fail later: a missing file, an unknown name."""
+    if settings.task_place:
+        return  # all was seen when the task of the user was planned
+    preset_of(settings.task, settings.size)
+    if settings.task == "gpt":
+        language.check(settings.data, settings.vocabulary)
+    elif settings.task != "quadratic":
+        vision.check_image_task(settings.task, settings.size, settings.data)
+    elif settings.data != "none":
+        raise UsageError(f"the quadratic has no data, got --data {settings.data}: leave it out")
+
+
+def make_task(settings: RunSettings, report: Report) -> Task:
+    """The task of a run; `report` hears what takes long."""
+    if settings.task_place:
+        return UserTask(
+            settings.task_place,
+            name=settings.task,
+            seed=settings.seed,
+            batch_size=settings.batch,
+            device=settings.device,
+        )
+    if settings.task == "gpt":
+        return language.TextTask.load(settings, report=report)
+    if settings.task == "quadratic":
+        return quadratic.Quadratic(settings.size, seed=settings.seed, batch=settings.batch)
+    return vision.image_task(
+        settings.task,
+        size=settings.size,
+        data=settings.data,
+        seed=settings.seed,
+        batch=settings.batch,
+        report=report,
+    )
+
+
+# --- The user's own task -------------------------------------------------------------------------
+
+FUNCTIONS: Final = {
+    "model": "model(), which returns a new model",
+    "batch": "batch(step), which returns the batch of a step",
+    "loss": "loss(model, batch), which returns the mean loss of a batch",
+    "validate": "validate(model), which returns the loss on other data",
+}
 GIVEN: Final = ("seed", "batch_size")  # what __init__ and the functions get if they ask for it
 STEPS: Final = 300
 BATCH: Final = 32
@@ -38,19 +107,23 @@ class UserTask:
     """A user's task as the laboratory has its own.
 
     Args:
-        offered: The functions, as the attributes of a module or of an object.
+        place: Where it is found.
         name: What errors call it.
-        seed, batch_size: What the functions are given if they have such an argument.
+        seed, batch_size: What its functions are given if they have such an argument.
         device: Where batches go.
     """
 
     def __init__(
-        self, offered: Any, *, name: str, seed: int, batch_size: int, device: str = "cpu"
+        self, place: str, *, name: str, seed: int, batch_size: int, device: str = "cpu"
     ) -> None:
-        self.offered, self.name, self.device = offered, name, device
-        self.seed, self.given = seed, {"seed": seed, "batch_size": batch_size}
-        self.unit: str = getattr(offered, "unit", "samples")
-        self.ahead: bool = getattr(offered, "ahead", False)
+        self.name, self.device, self.seed = name, device, seed
+        self.given = {"seed": seed, "batch_size": batch_size}
+        self.offered = load(place)  # what has the functions, or makes it for a run
+        if inspect.isclass(self.offered) or inspect.isfunction(self.offered):
+            with seeded(seed):
+                self.offered = self.offered(**self._asked_for(self.offered))
+        self.unit: str = getattr(self.offered, "unit", "samples")
+        self.ahead: bool = getattr(self.offered, "ahead", False)
 
     @cached_property
     def units(self) -> int:
@@ -105,14 +178,10 @@ class UserTask:
 
     def _call(self, name: str, *arguments: Any) -> Any:
         function = getattr(self.offered, name)
-        return function(*arguments, **_asked_for(function, self.given))
+        return function(*arguments, **self._asked_for(function))
 
-
-def make(settings: RunSettings) -> UserTask:
-    """The task of a run; what the user's code raises is passed on."""
-    given = {"seed": settings.seed, "batch_size": settings.batch}
-    offered = _made(settings.task_place, given)
-    return UserTask(offered, name=settings.task, device=settings.device, **given)
+    def _asked_for(self, function: Any) -> dict[str, int]:
+        return {name: x for name, x in self.given.items() if name in _parameters(function)}
 
 
 def model_of(task: str) -> nn.Module:
@@ -121,11 +190,9 @@ def model_of(task: str) -> nn.Module:
     Raises:
         UsageError: If there is no such task, or something is missing in it.
     """
-    source = user_source.find(task)
-    usual = preset(source, None)
-    given = {"seed": 0, "batch_size": usual.batch}
-    offered = _made(source.place, given)
-    return UserTask(offered, name=source.name, device="cpu", **given).model()
+    source = find(task)
+    batch = preset(source, None).batch
+    return UserTask(source.place, name=source.name, seed=0, batch_size=batch).model()
 
 
 def preset(source: Source, batch: int | None) -> Preset:
@@ -136,7 +203,8 @@ def preset(source: Source, batch: int | None) -> Preset:
     """
     thing = try_to_load(source)
     check(source.name, thing)
-    asking = [f for f in (thing, *_functions(thing)) if "batch_size" in _parameters(f)]
+    functions = (getattr(thing, name, None) for name in FUNCTIONS)
+    asking = [f for f in (thing, *functions) if "batch_size" in _parameters(f)]
     if batch is not None and not asking:
         raise UsageError(
             f"--batch {batch}: {source.name} does not ask for it: give its function batch, or its "
@@ -162,10 +230,8 @@ def check(name: str, thing: Any) -> None:
     if not (inspect.isclass(thing) or inspect.isfunction(thing)):
         return
     for parameter in _parameters(thing).values():
-        required = parameter.default is parameter.empty and parameter.kind not in (
-            parameter.VAR_POSITIONAL,
-            parameter.VAR_KEYWORD,
-        )
+        starred = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        required = parameter.default is parameter.empty and not starred
         if required and parameter.name not in GIVEN:
             raise UsageError(
                 f"--task {name} asks for {parameter.name!r}, and is given {' and '.join(GIVEN)} "
@@ -183,23 +249,5 @@ def to_device(batch: Any, where: nn.Module | torch.device | str) -> Any:
     return tree_map(lambda x: x.to(device) if hasattr(x, "to") else x, batch)
 
 
-def _made(place: str, given: dict[str, int]) -> Any:
-    """What has the functions of a task: a module, or an object that is made for a run."""
-    thing = user_source.load(place)
-    is_made = inspect.isclass(thing) or inspect.isfunction(thing)
-    if not is_made:
-        return thing
-    with seeded(given["seed"]):
-        return thing(**_asked_for(thing, given))
-
-
-def _functions(thing: Any) -> list[Callable[..., Any]]:
-    return [getattr(thing, name) for name in FUNCTIONS if hasattr(thing, name)]
-
-
-def _parameters(function: Any) -> MappingProxyType[str, inspect.Parameter]:
-    return inspect.signature(function).parameters if callable(function) else MappingProxyType({})
-
-
-def _asked_for(function: Any, given: dict[str, int]) -> dict[str, int]:
-    return {name: value for name, value in given.items() if name in _parameters(function)}
+def _parameters(function: Any) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(function).parameters if callable(function) else {}

@@ -1,15 +1,19 @@
-"""Where a run was made: versions, hardware and commit, in the form that results have them."""
+"""What a run depends on besides its settings: versions and hardware, the device, random numbers."""
 
 from __future__ import annotations
 
 import os
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 
 import deva_optim
 
-from .bench.machine import machine
+from ..bench.machine import machine
 from .ranks import ALONE, Ranks
 
 
@@ -39,3 +43,24 @@ def default_device() -> str:
         return "cpu"
     found = torch.accelerator.current_accelerator()  # which torch 2.6 has without an argument
     return "cpu" if found is None else found.type
+
+
+def seed_all(seed: int) -> None:
+    """Let all random numbers from now on follow from a seed."""
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
+
+
+@contextmanager
+def seeded(seed: int, device: str = "cpu") -> Iterator[None]:
+    """Random numbers that follow from a seed; those drawn afterwards are as if there were none."""
+    devices = [torch.cuda.current_device()] if device.startswith("cuda") else []
+    of_numpy, of_python = np.random.get_state(), random.getstate()
+    with torch.random.fork_rng(devices):
+        seed_all(seed)
+        try:
+            yield
+        finally:
+            np.random.set_state(of_numpy)
+            random.setstate(of_python)

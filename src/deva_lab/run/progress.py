@@ -5,11 +5,13 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 Status = Literal["running", "finished", "diverged", "stopped", "failed"]
 Result: TypeAlias = dict[str, Any]  # one line of results.jsonl
 TIMED: Final = 1000  # the last so many steps have their times kept
+TRACEBACK: Final = "error.txt"  # in the folder of a run that has failed
 
 
 class Event(NamedTuple):
@@ -26,6 +28,16 @@ class Event(NamedTuple):
 def is_failed(result: Result) -> bool:
     """Whether an error has ended a run; it is tried again when its comparison is resumed."""
     return bool(result["status"] == "failed")
+
+
+def failure_text(result: Result, folder: Path) -> str:
+    """What a person hears of a run that has failed."""
+    settings = result["settings"]
+    first = result["error"].splitlines()[0]
+    return (
+        f"{result['label']} at lr {settings['lr']:g}, seed {settings['seed']}, failed after step "
+        f"{result['step']}: {first}\n  traceback: {folder / 'runs' / result['id'] / TRACEBACK}"
+    )
 
 
 @dataclass

@@ -27,9 +27,9 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from .atomic import PARTIAL, flush, remove
-from .digests import file_digest, read_sealed, write_sealed
-from .errors import UsageError
+from ..atomic import PARTIAL, flush, remove
+from ..digests import file_digest, read_sealed, write_sealed
+from ..errors import UsageError
 
 if TYPE_CHECKING:
     from .training import Run

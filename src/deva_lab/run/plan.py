@@ -8,16 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..errors import UsageError
 from . import user_source
 from .entrants import Entrant
-from .errors import UsageError
-from .presets import Preset, default_size, offer_of, preset_of
-from .settings import DType, RunSettings
-from .tasks import check_task
+from .settings import DType, Preset, RunSettings, default_size, offer_of, preset_of
+from .tasks import check_task, preset
 from .user_source import find, is_user_task
-from .user_tasks import preset
 
 EVALUATIONS = 10  # of a run, unless the user says how often
+_SAME = ("accumulate", "warmup", "decay", "clip", "device", "dtype", "compile")
 
 
 @dataclass(frozen=True)
@@ -130,14 +129,8 @@ def common(request: Request) -> RunSettings:
         seed=request.seeds[0],
         steps=steps,
         batch=batch,
-        accumulate=request.accumulate,
-        warmup=request.warmup,
-        decay=request.decay,
-        clip=request.clip,
         evaluate_every=request.evaluate_every or max(1, steps // EVALUATIONS),
-        device=request.device,
-        dtype=request.dtype,
-        compile=request.compile,
+        **{name: getattr(request, name) for name in _SAME},
     )
     check_numbers(settings)
     return settings

@@ -16,8 +16,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
-from .errors import UsageError
-from .files import write_text
+from ..errors import UsageError
+from ..files import write_text
 
 CLASS: Final = "Task"  # what a module's task is called unless the user names another
 _IN_MODULE: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -97,7 +97,7 @@ def load(place: str) -> Any:
 
     What it draws at random while it is imported is the same in every process.
     """
-    from .seeding import seeded  # which needs torch
+    from .environment import seeded  # which needs torch
 
     if place in _objects:
         return _objects[place]

@@ -1,4 +1,4 @@
-"""Training over the processes that torchrun has started: joining them, and spreading a model.
+"""The ranks that a run is on: one process alone, or several that torchrun has started.
 
 Under ddp every rank has the whole model, and a matrix is updated by its owner alone. Under fsdp
 every rank has a shard of each weight. hsdp has copies of a model in shards, one a node, or two on a
@@ -11,22 +11,137 @@ import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
-from .errors import LostRank, UsageError
-from .ranks import ALONE, Ranks, Several
-from .settings import MODES, Mode, RunSettings
-from .tasks import kind_of
+from ..errors import LostRank, UsageError
+from .settings import MODES, OFFERS, Mode, RunSettings
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
+T = TypeVar("T")
 _NEEDED: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what torchrun says
+
+
+class Ranks:
+    """The ranks of a run, of which this process is one. Here it is alone, and has everything.
+
+    The loop and the tasks ask one process and several the same questions. Several must all ask
+    together.
+
+    Attributes:
+        mode: How the model is spread; None where there is one process.
+        rank: The number of this process.
+        size: How many there are.
+    """
+
+    mode: Mode | None = None
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def leads(self) -> bool:
+        """Whether this one speaks and writes for all."""
+        return self.rank == 0
+
+    def part(self, batch: T) -> T:
+        """The rows of a batch that this rank trains on, as many as any other rank does."""
+        return batch
+
+    def rows(self, chunk: Tensor) -> tuple[Tensor, int]:
+        """The rows of a chunk that this rank looks at, and how many of them count here."""
+        return chunk, len(chunk)
+
+    def mean(self, loss: Tensor) -> Tensor:
+        """The mean over ranks, on the device of the loss, which nothing waits for."""
+        return loss
+
+    def total(self, *sums: float) -> list[float]:
+        """Each sum over ranks, found on the host without waiting for a device."""
+        return list(sums)
+
+    def any(self, flag: bool) -> bool:
+        """Whether any rank says so."""
+        return self.total(flag) != [0.0]
+
+    def gathered(self, thing: T) -> list[T]:
+        """What each rank has."""
+        return [thing]
+
+    def lead(self, do: Callable[[], T]) -> T:
+        """What rank 0 gets when it does this; if that is an error for the user, all raise it."""
+        return do()
+
+
+ALONE: Final = Ranks()
+
+
+class Several(Ranks):
+    """The ranks of torch.distributed, which must have been initialised."""
+
+    def __init__(self, mode: Mode) -> None:
+        self.mode, self.rank, self.size = mode, dist.get_rank(), dist.get_world_size()
+
+    def part(self, batch: T) -> T:
+        """The rows of a batch that this rank trains on; their number must be a multiple of ours."""
+
+        def rows(x: Any) -> Any:
+            return x.chunk(self.size)[self.rank] if isinstance(x, Tensor) and x.dim() else x
+
+        return cast(T, tree_map(rows, batch))
+
+    def rows(self, chunk: Tensor) -> tuple[Tensor, int]:
+        """This rank's rows of a chunk, and how many of them count.
+
+        A model in shards needs every rank in every pass. So a rank that has no row of a small chunk
+        looks at the first one, which does not count.
+        """
+        mine = chunk.tensor_split(self.size)[self.rank]
+        return (mine, len(mine)) if len(mine) else (chunk[:1], 0)
+
+    def mean(self, loss: Tensor) -> Tensor:
+        """The mean over ranks."""
+        total = loss.clone()
+        dist.all_reduce(total)
+        return total / self.size
+
+    def total(self, *sums: float) -> list[float]:
+        """Each sum over ranks."""
+        table = torch.tensor(sums, dtype=torch.float64)
+        dist.all_reduce(table)
+        found: list[float] = table.tolist()
+        return found
+
+    def gathered(self, thing: T) -> list[T]:
+        """What each rank has."""
+        things: list[Any] = [None] * self.size
+        dist.all_gather_object(things, thing)
+        return things
+
+    def lead(self, do: Callable[[], T]) -> T:
+        """What rank 0 gets when it does this, or the error that it raises."""
+        told: list[Any] = [None, ""]
+        if self.leads:
+            try:
+                told[0] = do()
+            except (UsageError, OSError) as error:
+                told[1] = str(error)
+                dist.broadcast_object_list(told)
+                raise
+        dist.broadcast_object_list(told)
+        if told[1]:
+            raise UsageError(told[1])
+        found: T = told[0]
+        return found
+
+
+# --- Joining -------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -109,9 +224,14 @@ def launcher(ranks: Ranks) -> str:
     """What starts `deva` on as many ranks."""
     if ranks.mode is None:
         return "deva"
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", ranks.size))
+    local = _on_this_node(ranks.size)
     nodes = f"--nnodes {ranks.size // local} " if ranks.size > local else ""
     return f"torchrun {nodes}--nproc-per-node {local} -m deva_lab"
+
+
+def _on_this_node(size: int) -> int:
+    """How many of so many ranks are on a node, as torchrun says it."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", size))
 
 
 def copies(size: int) -> int:
@@ -120,7 +240,7 @@ def copies(size: int) -> int:
     >>> copies(4)
     2
     """
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", size))
+    local = _on_this_node(size)
     count = size // local if size > local else 2
     if size % local or size % count or size < 2 * count:
         raise UsageError(
@@ -134,7 +254,7 @@ def check(settings: RunSettings, ranks: Ranks) -> None:
     """Raises UsageError if these ranks cannot share this run."""
     if ranks.mode is None:
         return
-    device, local = settings.device, int(os.environ.get("LOCAL_WORLD_SIZE", ranks.size))
+    device, local = settings.device, _on_this_node(ranks.size)
     if device not in ("cpu", "cuda"):
         raise UsageError(
             f"--parallel trains on cpu or cuda, every rank on its own, got --device {device}"
@@ -149,7 +269,7 @@ def check(settings: RunSettings, ranks: Ranks) -> None:
             f"--batch {settings.batch} cannot be shared equally by {ranks.size} ranks: take a "
             f"multiple of {ranks.size}"
         )
-    if kind_of(settings).whole_batch:
+    if settings.task in OFFERS and OFFERS[settings.task].whole_batch:
         raise UsageError(
             f"--task {settings.task} normalises over the whole batch, of which a rank sees a part: "
             "train it in one process, or take vit or mlp"

@@ -16,9 +16,9 @@ from torch.optim import Optimizer
 import deva_optim
 from deva_optim.optimizer import BaseOptimizer
 
-from .authors import AuthorsDeVASinf
-from .errors import UsageError, unknown
-from .tuned import TUNED
+from ..authors import AuthorsDeVASinf
+from ..errors import UsageError, unknown
+from .settings import TUNED
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup

@@ -6,9 +6,12 @@ import contextlib
 import json
 import math
 import time
-from collections.abc import Callable
-from dataclasses import asdict
-from typing import Any, Final, cast
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any, Final, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,23 +19,72 @@ from torch import Tensor, nn
 from deva_optim.optimizer import BaseOptimizer
 from deva_optim.telemetry import Telemetry
 
-from . import checkpoint, parallel
-from .ahead import Ahead, InTurn
+from ..errors import UsageError
+from ..loggers import Log
+from ..points import newest, outcome, points
+from . import checkpoint
 from .entrants import Entrant
 from .environment import environment
-from .errors import UsageError
-from .keeping import Keeping
-from .loggers import Log
-from .points import newest, outcome, points
 from .progress import Event, Progress, Result
-from .ranks import ALONE, Ranks
+from .ranks import ALONE, Ranks, accumulating, settle_, sharing, spread
 from .settings import RunSettings
 from .tasks import Batch, Task
 
+T = TypeVar("T")
 Watch = Callable[[Event], None]
 
 LOST: Final = 10.0  # a loss so many times the first one is a divergence, as NaN is
 TIMED_EVERY: Final = 10  # steps, on an accelerator, which has to be waited for
+
+
+@dataclass
+class Keeping:
+    """Where checkpoints go, and when one is due."""
+
+    folder: Path
+    every_steps: int | None = None
+    every_seconds: float = 60.0
+    last: float = field(default_factory=time.monotonic)
+
+    def due(self, progress: Progress) -> bool:
+        """Whether it is time: the steps are full, the seconds are over, or the run ends."""
+        full = self.every_steps is not None and progress.step % self.every_steps == 0
+        over = time.monotonic() - self.last >= self.every_seconds
+        if not (full or over or progress.status != "running"):
+            return False
+        self.last = time.monotonic()
+        return True
+
+
+@contextlib.contextmanager
+def in_turn(make: Callable[[int], T], *, start: int, ahead: bool) -> Iterator[Iterator[T]]:
+    """What `make(start)`, `make(start + 1)`, … return, one after the other.
+
+    Args:
+        make: Makes what belongs to a number.
+        start: The first number.
+        ahead: Whether each is made on a thread while the one before it is used.
+
+    >>> with in_turn(str, start=5, ahead=True) as texts:
+    ...     next(texts), next(texts)
+    ('5', '6')
+    """
+    if not ahead:
+        yield map(make, count(start))
+        return
+    thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ahead")
+
+    def ready() -> Iterator[T]:
+        waiting = thread.submit(make, start)
+        for number in count(start + 1):
+            done = waiting.result()
+            waiting = thread.submit(make, number)
+            yield done
+
+    try:
+        yield ready()
+    finally:
+        thread.shutdown(cancel_futures=True)
 
 
 def train(
@@ -78,8 +130,8 @@ def train(
             log.add(newest(run))
             watch(run.event(evaluated=True))
         start = run.progress.step * settings.accumulate
-        batches_of = Ahead if getattr(task, "ahead", True) else InTurn
-        with batches_of(lambda step: ranks.part(task.batch(step)), start=start) as batches:
+        ahead = getattr(task, "ahead", True)
+        with in_turn(lambda i: ranks.part(task.batch(i)), start=start, ahead=ahead) as batches:
             while run.progress.status == "running":
                 run.step(batches)
                 evaluated = settings.evaluates(run.progress.step)
@@ -113,11 +165,11 @@ class Run:
     ) -> None:
         self.settings, self.task, self.ranks, self.progress = settings, task, ranks, Progress()
         self.model = task.model().to(settings.device)
-        self.compute = parallel.spread(self.model, ranks)
+        self.compute = spread(self.model, ranks)
         if settings.compile:
             self.compute = cast(nn.Module, torch.compile(self.compute))
         entrant = Entrant.parse(settings.optimizer)
-        self.optimizer = entrant.build(self.model, settings.lr, parallel.sharing(ranks))
+        self.optimizer = entrant.build(self.model, settings.lr, sharing(ranks))
         if settings.telemetry and not isinstance(self.optimizer, BaseOptimizer):
             raise UsageError(f"{settings.optimizer} has no telemetry: record that of another one")
         self.observed = observed and isinstance(self.optimizer, BaseOptimizer)
@@ -129,17 +181,17 @@ class Run:
             if settings.dtype == "float32"
             else torch.autocast(torch.device(settings.device).type, getattr(torch, settings.dtype))
         )
-        parallel.settle_(self.model, ranks, lambda: self.loss(ranks.part(task.batch(0))))
+        settle_(self.model, ranks, lambda: self.loss(ranks.part(task.batch(0))))
 
-    def step(self, batches: Ahead[Batch] | InTurn[Batch]) -> None:
+    def step(self, batches: Iterator[Batch]) -> None:
         """One step of the optimizer."""
         self.set_rates()
         data = model = 0.0
         for i in range(1, self.settings.accumulate + 1):
             began = self.clock()
-            batch = batches.take()
+            batch = next(batches)
             taken = self.clock()
-            with parallel.accumulating(self.compute, last=i == self.settings.accumulate):
+            with accumulating(self.compute, last=i == self.settings.accumulate):
                 loss = self.loss(batch)
                 loss.backward()  # type: ignore[no-untyped-call]
             self.losses += self.ranks.mean(loss.detach())
@@ -158,19 +210,15 @@ class Run:
         if recorded:
             self.telemetry = cast(BaseOptimizer, self.optimizer).telemetry()
         if kept:
-            self.keep_telemetry()
+            matrices = {
+                name: {key: _finite(value) for key, value in row.items()}
+                for name, row in self.telemetry.items()
+            }
+            self.progress.telemetry.append({"step": step, "matrices": matrices})
         self.optimizer.zero_grad()
         self.progress.seconds += data + model + optimizer
         if self.timed:
             self.progress.times.add(model=model, optimizer=optimizer, data=data)
-
-    def keep_telemetry(self) -> None:
-        """Keep what the step said of each matrix, for the result."""
-        matrices = {
-            name: {key: _finite(value) for key, value in row.items()}
-            for name, row in self.telemetry.items()
-        }
-        self.progress.telemetry.append({"step": self.progress.step, "matrices": matrices})
 
     def loss(self, batch: Batch) -> Tensor:
         """What a batch adds to the mean loss of a step."""
@@ -269,26 +317,55 @@ class Run:
 
     def result(self, command: str) -> Result:
         """The run as a line of results.jsonl has it."""
-        settings, progress, device = self.settings, self.progress, self.settings.device
+        settings, device = self.settings, self.settings.device
         on_gpu = device.startswith("cuda")
-        curve = {name: column for name, column in asdict(progress.curve).items() if column}
-        return {
-            "id": settings.id,
-            "label": settings.optimizer,
-            "status": progress.status,
-            "step": progress.step,
-            "settings": settings.saved(),
-            "unit": self.task.unit,
-            "units": self.task.units * settings.accumulate,
-            "parameters": sum(p.numel() for p in self.model.parameters()),
-            "state_bytes": max(self.ranks.gathered(state_bytes(self.optimizer))),
-            "curve": curve,
-            "milliseconds": progress.times.milliseconds(),
-            "mean_milliseconds": progress.times.mean_milliseconds(),
-            "peak_memory_bytes": torch.cuda.max_memory_allocated(device) if on_gpu else None,
-            "environment": environment(device, self.ranks),
-            "command": command,
-        } | ({"telemetry": progress.telemetry} if settings.telemetry else {})
+        return line_of(
+            settings,
+            self.progress,
+            command,
+            ranks=self.ranks,
+            unit=self.task.unit,
+            units=self.task.units * settings.accumulate,
+            parameters=sum(p.numel() for p in self.model.parameters()),
+            state_bytes=max(self.ranks.gathered(state_bytes(self.optimizer))),
+            peak_memory_bytes=torch.cuda.max_memory_allocated(device) if on_gpu else None,
+        )
+
+
+def line_of(
+    settings: RunSettings,
+    progress: Progress,
+    command: str,
+    *,
+    ranks: Ranks = ALONE,
+    unit: str = "samples",
+    units: int = 0,
+    parameters: int = 0,
+    state_bytes: int = 0,
+    peak_memory_bytes: int | None = None,
+) -> Result:
+    """A line of results.jsonl; a run that has failed early has neither a model nor a unit."""
+    curve = asdict(progress.curve)
+    if not curve["accuracy"]:
+        del curve["accuracy"]
+    line = {
+        "id": settings.id,
+        "label": settings.optimizer,
+        "status": progress.status,
+        "step": progress.step,
+        "settings": settings.saved(),
+        "unit": unit,
+        "units": units or settings.batch * settings.accumulate,
+        "parameters": parameters,
+        "state_bytes": state_bytes,
+        "curve": curve,
+        "milliseconds": progress.times.milliseconds(),
+        "mean_milliseconds": progress.times.mean_milliseconds(),
+        "peak_memory_bytes": peak_memory_bytes,
+        "environment": environment(settings.device, ranks),
+        "command": command,
+    }
+    return line | ({"telemetry": progress.telemetry} if settings.telemetry else {})
 
 
 def state_bytes(optimizer: torch.optim.Optimizer) -> int:

@@ -1,12 +1,15 @@
-"""Several runs, one after the other or side by side, each told of as it goes on."""
+"""Runs into one folder, one after the other or side by side, each told of as it goes on."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import queue
+import shutil
+import signal
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -15,20 +18,25 @@ from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from multiprocessing.queues import Queue
 from pathlib import Path
-from typing import Final, Protocol
+from types import FrameType
+from typing import Any, Final, TypeAlias
 
 import torch
 
-from .errors import LostWorker, warn
-from .failures import OURS, failed_event, failed_result, write_traceback
-from .keeping import Keeping
-from .loggers import Log
-from .progress import Event, Result
+from ..display import Display
+from ..errors import FailedRuns, LostRank, LostWorker, UsageError, warn
+from ..files import append_line, write_text
+from ..launchers.exchange import end_left
+from ..loggers import Log
+from ..summary import read_results
+from .progress import TRACEBACK, Event, Progress, Result, failure_text, is_failed
 from .ranks import ALONE, Ranks
 from .settings import RunSettings
 from .tasks import Report, make_task
-from .training import Run, Watch, train
+from .training import Keeping, Run, Watch, line_of, train
 
+RESULTS: Final = "results.jsonl"
+Launch: TypeAlias = Callable[..., Iterator[Result]]  # `run_all`, or the same by a cluster
 TOLD_EVERY: Final = 0.2  # seconds between two events of a run, evaluations aside
 
 
@@ -40,21 +48,6 @@ class Orders:
     command: str
     save_every: float = 60.0  # seconds
     log: tuple[str, ...] = ()  # names of loggers
-
-
-class Launch(Protocol):
-    """A way to carry out runs: `run_all`, or one of `launchers`."""
-
-    def __call__(
-        self,
-        runs: Sequence[RunSettings],
-        orders: Orders,
-        *,
-        jobs: int | None,
-        watch: Watch,
-        stopping: Callable[[], bool],
-    ) -> Iterator[Result]:
-        """The result of each run as it ends; those that `stopping` cut short have said so."""
 
 
 def run_all(
@@ -107,17 +100,34 @@ def run_one(
             begun=made.append,
         )
     except (Exception, SystemExit) as error:
-        if isinstance(error, OURS) or ranks.mode is not None:
+        ours = isinstance(error, UsageError | LostRank | LostWorker)
+        if ours or ranks.mode is not None:
             raise
-        return _failed(settings, orders, made[0] if made else None, error, watch)
+        return failed_result(settings, orders, error, watch, run=made[0] if made else None)
 
 
-def _failed(
-    settings: RunSettings, orders: Orders, run: Run | None, error: BaseException, watch: Watch
+def failed_result(
+    settings: RunSettings,
+    orders: Orders,
+    error: BaseException,
+    watch: Watch,
+    *,
+    run: Run | None = None,
 ) -> Result:
-    write_traceback(orders.folder / "runs" / settings.id, error)
-    watch(failed_event(settings, run))
-    return failed_result(settings, run, error, orders.command)
+    """The result of a run that an error has ended; it may have come before there was a `run`.
+
+    The traceback is kept in the folder of the run.
+    """
+    text = "".join(traceback.format_exception(error))
+    write_text(orders.folder / "runs" / settings.id / TRACEBACK, text)
+    if run is None:
+        watch(Event(settings.id, 0, "failed", None, 0.0, evaluated=True))
+        result = line_of(settings, Progress(), orders.command)
+    else:
+        watch(run.event(evaluated=True)._replace(status="failed"))
+        result = run.result(orders.command)
+    said = "".join(traceback.format_exception_only(error)).strip()
+    return {**result, "status": "failed", "error": said}
 
 
 def default_jobs(runs: int, device: str) -> int:
@@ -130,6 +140,135 @@ def cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+# --- Many runs ------------------------------------------------------------------------------------
+
+
+def carry_out(
+    runs: Sequence[RunSettings],
+    orders: Orders,
+    *,
+    jobs: int | None,
+    shown: Display,
+    stopping: Callable[[], bool],
+    launch: Launch | None = None,
+) -> list[Result]:
+    """Carry out the runs that the folder has no result of, from their checkpoints if they have any.
+
+    Returns those that have failed, which a next time tries again; the others go on without them.
+
+    Args:
+        runs: All that are wanted, each once.
+        orders: Among other things the folder.
+        jobs: How many side by side; None for as many as there are cores, or as a cluster takes.
+        shown: Where they are told of.
+        stopping: Whether to save and return.
+        launch: How they are carried out; None for on this machine.
+    """
+    folder = orders.folder
+    end_left(folder)
+    done = {result["id"] for result in finished(folder, runs)}
+    for name in done:
+        _forget(folder, name)  # a kill may have come between a result and this
+    todo = [settings for settings in runs if settings.id not in done]
+    if not todo:
+        return []
+    ours = (run for run in todo if not run.task_place)
+    for settings in {(run.task, run.data, run.vocabulary): run for run in ours}.values():
+        make_task(settings, report=shown.say)  # what is prepared once is prepared here
+    failed: list[Result] = []
+    launch = launch or run_all
+    shown.begin(todo, len(done))
+    try:
+        for result in launch(todo, orders, jobs=jobs, watch=shown.event, stopping=stopping):
+            if result["status"] != "stopped":
+                append_line(folder / RESULTS, result)
+            if is_failed(result):
+                failed.append(result)
+                shown.say(failure_text(result, folder))
+            elif result["status"] != "stopped":
+                _forget(folder, result["id"])
+    finally:
+        shown.end()
+    return failed
+
+
+def _forget(folder: Path, name: str) -> None:
+    """Remove the checkpoints of a run that has its result."""
+    shutil.rmtree(folder / "runs" / name, ignore_errors=True)
+
+
+def finished(folder: Path, runs: Sequence[RunSettings]) -> list[Result]:
+    """The results of these runs that the folder has, but for those that have failed."""
+    return [result for result in ended(folder, runs) if not is_failed(result)]
+
+
+def ended(folder: Path, runs: Sequence[RunSettings]) -> list[Result]:
+    """The results of these runs that the folder has, the errors of failed ones among them."""
+    path = folder / RESULTS
+    wanted = {settings.id for settings in runs}
+    results = read_results(path) if path.exists() else []
+    return [result for result in results if result["id"] in wanted]
+
+
+def check_failed(failed: Sequence[Result], command: str) -> None:
+    """Raises FailedRuns if there are any, for those who need the results of all runs."""
+    if failed:
+        raise FailedRuns(f"{len(failed)} of the runs failed; to try them again: {command}")
+
+
+def check_jobs(jobs: int | None) -> None:
+    """Raises UsageError for a number of jobs that makes no sense."""
+    if jobs is not None and jobs < 1:
+        raise UsageError(f"--jobs must be at least 1, got {jobs}")
+
+
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+class Stopping:
+    """Whether SIGINT or SIGTERM has come while this was entered; call it to ask.
+
+    Args:
+        patient: Take a second one for the first again: torchrun passes on what a rank may have got
+            already, and kills by itself what does not end.
+        signals: Those that it hears.
+
+    >>> with Stopping() as stopping:
+    ...     before = stopping()
+    ...     signal.raise_signal(signal.SIGTERM)
+    ...     before, stopping(), stopping.exit_code
+    (False, True, 143)
+    """
+
+    def __init__(self, *, patient: bool = False, signals: Sequence[int] = SIGNALS) -> None:
+        self.signal: int | None = None
+        self._patient, self._signals = patient, signals
+        self._before: dict[int, Any] = {}
+
+    def __call__(self) -> bool:
+        """Whether a signal has come."""
+        return self.signal is not None
+
+    @property
+    def exit_code(self) -> int:
+        """What a shell expects of a program that a signal has ended."""
+        return 0 if self.signal is None else 128 + self.signal
+
+    def __enter__(self) -> Stopping:
+        if threading.current_thread() is threading.main_thread():  # no other hears of signals
+            self._before = {number: signal.signal(number, self._hear) for number in self._signals}
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        self.signal = number
+        if not self._patient:
+            signal.signal(number, self._before[number])
 
 
 # --- Side by side --------------------------------------------------------------------------------
@@ -170,7 +309,7 @@ def _side_by_side(
         for id_, code in killed.items():
             how = f"by signal {-code}" if code < 0 else f"with code {code}"
             text = f"the process of the run ended {how}; by the system, if memory was short"
-            yield _failed(left.pop(id_), orders, None, ChildProcessError(text), watch)
+            yield failed_result(left.pop(id_), orders, ChildProcessError(text), watch)
 
 
 def _in_pool(
@@ -213,6 +352,11 @@ def _in_pool(
             if pid in workers
         }
         killed |= {id_: code for id_, code in codes.items() if code not in (None, 0, LEFT)}
+        exits = {worker.exitcode or 0 for worker in workers.values()} - {LEFT}
+        if not killed and max(exits, default=0) > 0:  # which raised before they had a run
+            raise UsageError(
+                "the processes that train side by side could not begin: they have said why"
+            ) from error
         if not killed:
             raise LostWorker(
                 "a process that trained beside others was killed, by the system if memory was "
@@ -222,8 +366,6 @@ def _in_pool(
 
 def _prepare(told: Queue[Event], asked: c_byte, training: Array[c_long], threads: int) -> None:
     """Make a worker ready; signals are the business of the process that started it."""
-    import signal
-
     global _told, _asked, _training
     _told, _asked, _training = told, asked, training
     threading.Thread(target=_leave_in_time, args=(os.getppid(),), daemon=True).start()

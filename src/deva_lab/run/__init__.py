@@ -1,0 +1,1 @@
+"""Runs: what they are, how they are planned, trained, kept and carried out."""

@@ -1,0 +1,179 @@
+"""Everything that a run depends on, and what there is to choose from, by name.
+
+Nothing here needs torch, so that the command can say what there is at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final, Literal, NamedTuple, get_args
+
+from ..errors import UsageError, unknown
+
+DType = Literal["float32", "bfloat16"]
+DTYPES: Final[tuple[DType, ...]] = get_args(DType)
+Mode = Literal["ddp", "fsdp", "hsdp"]  # how a model is spread over ranks
+MODES: Final[tuple[Mode, ...]] = get_args(Mode)
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """One run, saved with its result. What is not here does not change its numbers."""
+
+    task: str
+    size: str
+    data: str
+    optimizer: str  # the entrant, without its rate: "deva", "muon:nesterov=true"
+    lr: float
+    seed: int
+    steps: int
+    batch: int  # sequences, images or samples in a batch
+    vocabulary: int | str = 0  # of text: the size of a byte-level BPE, or "gpt2"
+    accumulate: int = 1  # batches in a step
+    warmup: float = 0.0  # the share of the steps in which the rate rises from zero
+    decay: float = 0.4  # the share of the steps, the last ones, in which it falls to zero
+    clip: float = 0.0  # the greatest norm of the gradient; 0 does not clip
+    evaluate_every: int = 50
+    device: str = "cpu"
+    dtype: DType = "float32"
+    compile: bool = False
+    telemetry: tuple[int, ...] = ()  # the steps after which the optimizer's telemetry is kept
+    task_digest: str = ""  # of a user's task, as it was when the comparison began
+    task_place: str = ""  # where a user's task is found here; another place is no other run
+
+    @property
+    def id(self) -> str:
+        """A name for files: what one looks for first, then a hash of everything."""
+        plain = "".join(c if c.isalnum() or c in "-.=" else "_" for c in self.optimizer)
+        data = json.dumps(self.saved(), sort_keys=True).encode()
+        digest = hashlib.blake2b(data, digest_size=4).hexdigest()
+        return f"{plain}-lr{self.lr:g}-seed{self.seed}-{digest}"
+
+    def rate(self, step: int) -> float:
+        """What multiplies the learning rate in a step: a rise, a constant phase, a line to zero."""
+        rise = (step + 1) / max(1.0, self.warmup * self.steps)
+        fall = (self.steps - step) / max(1.0, self.decay * self.steps)
+        return min(1.0, rise, fall)
+
+    def evaluates(self, step: int) -> bool:
+        """Whether the validation loss is taken after so many steps."""
+        return step % self.evaluate_every == 0 or step == self.steps
+
+    def saved(self) -> dict[str, Any]:
+        """The record as JSON has it, without a place and with neither telemetry nor digest if none.
+
+        So the names of runs without them are those that they had before there were any.
+        """
+        record = asdict(self)
+        del record["task_place"]
+        for name in ("telemetry", "task_digest"):
+            if not record[name]:
+                del record[name]
+        return record
+
+    def changed(self, **changes: Any) -> RunSettings:
+        """The record with some fields replaced."""
+        return replace(self, **changes)
+
+
+# --- Tasks and their sizes -----------------------------------------------------------------------
+
+
+class Preset(NamedTuple):
+    """What a size has unless the user says otherwise."""
+
+    steps: int
+    batch: int
+    vocabulary: int | str = 0
+
+
+class Offer(NamedTuple):
+    """A kind of task."""
+
+    about: str
+    data: str  # the data that it has unless the user says otherwise
+    presets: Mapping[str, Preset]  # by size
+    whole_batch: bool = False  # whether its model must see a batch as a whole, for its norms
+
+
+_IMAGES: Final = Preset(steps=400, batch=128)
+_SAMPLES: Final = Preset(steps=1000, batch=1)
+
+OFFERS: Final[Mapping[str, Offer]] = {
+    "gpt": Offer(
+        "a GPT of the paper's family on text",
+        "python",
+        {
+            "tiny": Preset(steps=200, batch=16, vocabulary=256),
+            "small": Preset(steps=150, batch=8, vocabulary=512),
+            "small-wide": Preset(steps=200, batch=8, vocabulary=512),
+            "small-deep": Preset(steps=200, batch=8, vocabulary=512),
+            "medium": Preset(steps=2000, batch=16, vocabulary=4096),
+            "large": Preset(steps=5000, batch=32, vocabulary="gpt2"),
+            "paper": Preset(steps=28_483, batch=48, vocabulary="gpt2"),
+        },
+    ),
+    "resnet": Offer(
+        "ResNet-20 on images",
+        "digits",
+        dict.fromkeys(
+            ("tiny", "small", "resnet20", "resnet32", "resnet44", "resnet56", "resnet110"),
+            _IMAGES,
+        ),
+        whole_batch=True,
+    ),
+    "vit": Offer(
+        "a vision transformer on images",
+        "digits",
+        dict.fromkeys(("tiny", "mini", "small", "vit-s16", "vit-b16", "vit-l16"), _IMAGES),
+    ),
+    "mlp": Offer(
+        "a multilayer perceptron on images",
+        "digits",
+        dict.fromkeys(("tiny", "small", "large"), _IMAGES),
+    ),
+    "quadratic": Offer(
+        "the paper's trace quadratic, a 9 × 9 matrix with noisy gradients",
+        "none",
+        dict.fromkeys(("homogeneous", "heterogeneous"), _SAMPLES),
+    ),
+}
+
+
+def offer_of(task: str) -> Offer:
+    """The kind of a task by name."""
+    if task not in OFFERS:
+        known = unknown("task", task, OFFERS)
+        raise UsageError(f"{known}; a task of your own is a file, --task my_task.py")
+    return OFFERS[task]
+
+
+def preset_of(task: str, size: str) -> Preset:
+    """What a size of a task has unless the user says otherwise."""
+    presets = offer_of(task).presets
+    if size not in presets:
+        raise unknown(f"size of {task}", size, presets)
+    return presets[size]
+
+
+def default_size(task: str) -> str:
+    """The size that a task has unless one is given: "small" if there is one, else the first."""
+    sizes = offer_of(task).presets
+    return "small" if "small" in sizes else next(iter(sizes))
+
+
+# --- Rates ---------------------------------------------------------------------------------------
+
+# What the race has found best for each of four optimizers: its settings, as `deva compare` takes
+# them, and its learning rate. docs/race.md says how they were found, and how many settings of each
+# were tried. `deva` is the lean form of what has there the name `soft`, at its rate; `muon:…` is
+# `muon-quick`, and `soap:…` is `soap-light`.
+TUNED: Final[Mapping[str, float]] = {
+    "deva": 0.01,
+    "muon:momentum=0.8,nesterov=true": 0.0141,
+    "soap:betas=0.9/0.95/0.95": 0.005,
+    "adamw": 0.005,
+}
