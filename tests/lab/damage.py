@@ -30,7 +30,7 @@ from deva_lab.files import append_line, write_record
 from deva_lab.keeping import Keeping
 from deva_lab.plan import Request, plan
 from deva_lab.race.frozen import Frozen, FrozenEntry
-from deva_lab.reproduce.experiment import Experiment, Shown, results_of
+from deva_lab.reproduce.experiment import Computed, Shown
 from deva_lab.summary import read_results
 from deva_lab.tasks import make_task
 from deva_lab.training import Run, train
@@ -209,10 +209,10 @@ def experiment(folder: Path) -> Kind:
     def show(results: Any, folder: Path) -> Shown:
         return Shown("", "holds")
 
-    made = Experiment("made", "made up", "nowhere", {"cpu": {"n": 7}}, compute, show)
+    made = Computed("made", "made up", "nowhere", show, compute, {"n": 7})
 
     def read() -> Any:
-        record = results_of(made, "cpu", folder, say=silent, command="deva")
+        record = made.record("cpu", folder, silent)
         return json.loads(json.dumps(record["results"]))
 
     read()

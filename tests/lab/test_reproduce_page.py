@@ -9,16 +9,11 @@ import pytest
 from PIL import Image
 
 from deva_lab.cli import main
-from deva_lab.reproduce import collected
-from deva_lab.reproduce.collected import duration, write_page
-from deva_lab.reproduce.experiment import (
-    Experiment,
-    Shown,
-    Trained,
-    markdown_table,
-    results_of,
-)
+from deva_lab.reproduce import pages
+from deva_lab.reproduce.experiment import Computed, Shown, Trained
+from deva_lab.reproduce.pages import duration, write_page
 from deva_lab.settings import RunSettings
+from deva_lab.tables import markdown_table
 from lab.browser import browser, find_chromium
 
 CHROMIUM = find_chromium()
@@ -49,7 +44,7 @@ def picture(folder: Path, name: str, *, noisy: bool = False) -> tuple[Path, Path
     return png, svg
 
 
-def made(id_: str, *, figure: bool = True) -> Experiment:
+def made(id_: str, *, figure: bool = True) -> Computed:
     """An experiment with a table, a figure and a verdict."""
 
     def show(results, folder):
@@ -59,8 +54,7 @@ def made(id_: str, *, figure: bool = True) -> Experiment:
         why = "Steps: they are fewer here." if id_ == "fig-three" else ""
         return Shown(text, VERDICTS[id_], figures, f"caption of {id_}", why)
 
-    settings = {"cpu": {"seeds": 3}, "paper": {}}
-    return Experiment(id_, f"what {id_} shows", "nowhere", settings, lambda *_: {}, show)
+    return Computed(id_, f"what {id_} shows", "nowhere", show, lambda *_: {}, {"seeds": 3})
 
 
 @pytest.fixture
@@ -68,12 +62,12 @@ def folder(tmp_path):
     """A folder with the records of three experiments, and one that has none."""
     out = tmp_path / "out"
     for one in some()[:3]:
-        results_of(one, "cpu", out, say=print, command=f"deva reproduce --out {out}")
+        one.record("cpu", out, print)
     return out
 
 
-def some() -> list[Experiment]:
-    missing = Experiment("fig-four", "not run", "nowhere", {"cpu": {}}, None, None)
+def some() -> list[Computed]:
+    missing = Computed("fig-four", "not run", "nowhere", None, None)
     return [made("fig-one"), made("table-two", figure=False), made("fig-three"), missing]
 
 
@@ -114,14 +108,15 @@ def test_a_page_of_nothing(tmp_path):
 
 
 def test_a_trained_experiment_is_there_when_all_of_its_runs_are(tmp_path):
-    def runs(scale, data):
+    def plan(setup):
+        data = setup.base.data
         one = RunSettings("mlp", "tiny", data, "deva", 0.01, seed=0, steps=4, batch=2)
         return [one, one.changed(seed=1)]
 
     def show(results, folder):
         return Shown(f"{len(results)} runs", "holds: all")
 
-    trained = Trained("fig-t", "t", "nowhere", "images", lambda scale: "digits", runs, show)
+    trained = Trained("fig-t", "t", "nowhere", show, "resnet", plan)
     lines = [
         {
             "id": run.id,
@@ -130,14 +125,14 @@ def test_a_trained_experiment_is_there_when_all_of_its_runs_are(tmp_path):
             "curve": {"seconds": [0.0, 90.0]},
             "environment": {"processor": "a processor"},
         }
-        for run in runs("cpu", "other")
+        for run in trained.runs("cpu", "other")
     ]
     results = tmp_path / "results.jsonl"
     results.write_text(json.dumps(lines[0]) + "\n")
     write_page([trained], "cpu", tmp_path, tmp_path / "a.md")
     assert "Nothing has been run yet." in (tmp_path / "a.md").read_text()
     results.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    twin = Trained("fig-u", "u", "nowhere", "images", lambda scale: "digits", runs, show)
+    twin = Trained("fig-u", "u", "nowhere", show, "resnet", plan)
     write_page([trained, twin], "cpu", tmp_path, tmp_path / "a.md")
     text = (tmp_path / "a.md").read_text()
     assert text.count("| 3 min | `deva reproduce fig-") == 2
@@ -156,13 +151,13 @@ def test_a_figure_is_a_small_svg_or_a_png_in_few_colours(tmp_path, monkeypatch):
     drawn, shown = tmp_path / "drawn", tmp_path / "shown"
     drawn.mkdir()
     paths = [*picture(drawn, "small"), *picture(drawn, "large", noisy=True)]
-    monkeypatch.setattr(collected, "LARGEST", 50_000)  # what noise of 300 × 200 pixels fits into
-    small, large = collected.light_figures(paths, shown)
+    monkeypatch.setattr(pages, "LARGEST", 50_000)  # what noise of 300 × 200 pixels fits into
+    small, large = pages.light_figures(paths, shown)
     assert (small.name, large.name) == ("small.svg", "large.png")
     assert large.stat().st_size <= 50_000 < (drawn / "large.png").stat().st_size
     with Image.open(large) as image:
         assert image.size == (300, 200)
-    assert collected.light_figures((), shown) == []
+    assert pages.light_figures((), shown) == []
 
 
 # The command -------------------------------------------------------------------------------------
@@ -211,7 +206,7 @@ def shown(chromium, folder, tmp_path):
 
 @needs_chromium
 def test_the_html_has_figures_tables_and_links(shown):
-    assert shown.run("document.title") == collected.TITLE
+    assert shown.run("document.title") == pages.TITLE
     images = "[...document.querySelectorAll('.drawn img')]"
     assert shown.run(f"{images}.map(image => image.naturalWidth > 0)") == [True, True]
     assert shown.run(f"{images}.every(image => image.alt)")
