@@ -129,6 +129,7 @@ def test_the_figure_and_the_page_are_drawn(tmp_path):
         "fig-trace-published.svg",
     ]
     assert all(path.stat().st_size > 10_000 for path in shown.figures)
+    assert all(path.stat().st_size < 150_000 for path in shown.figures if path.suffix == ".svg")
     text = shown.figures[1].read_text()
     for name in ("DeVA-S∞", "SignSGD", "homogeneous", "step"):
         assert name in text

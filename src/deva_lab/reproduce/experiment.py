@@ -88,10 +88,6 @@ class Experiment:
     place: str
     show: Callable[[Any, Path], Shown]
 
-    def kept(self, scale: Scale, folder: Path) -> Record | None:
-        """The record that the folder has, if it has one that is whole."""
-        raise NotImplementedError
-
 
 # Computed -----------------------------------------------------------------------------------------
 
@@ -165,12 +161,12 @@ class Trained(Experiment):
     Results are kept run by run, by the id of its settings, so experiments may share runs.
 
     Attributes:
-        subject: What is trained.
         plan: What a scale has → the runs; one that another experiment has too is done once.
+        subject: What is trained.
     """
 
-    subject: Subject
     plan: Callable[[Setup], Sequence[RunSettings]]
+    subject: Subject = "gpt"
 
     @property
     def kind(self) -> str:

@@ -30,7 +30,6 @@ _ROWS: Final[tuple[Computed | Trained, ...]] = (
         "NanoGPT: validation and training loss of Muon, SOAP and DeVA-S∞",
         "figures “NanoGPT pretraining on FineWeb” and “EMA-smoothed training loss for a 274M …”",
         losses.show_nanogpt_figure,
-        "gpt",
         paper.figure_runs,
     ),
     Trained(
@@ -38,7 +37,6 @@ _ROWS: Final[tuple[Computed | Trained, ...]] = (
         "NanoGPT: final loss and time against Muon",
         "table “Final validation perplexity and training runtime”",
         losses.show_nanogpt_table,
-        "gpt",
         paper.main_runs,
     ),
     Trained(
@@ -46,7 +44,6 @@ _ROWS: Final[tuple[Computed | Trained, ...]] = (
         "learning-rate sensitivity of Muon, SOAP and DeVA-S∞",
         "figure “Learning-rate sensitivity”",
         sweeps.show_rates_figure,
-        "gpt",
         paper.rate_runs,
     ),
     Trained(
@@ -54,7 +51,6 @@ _ROWS: Final[tuple[Computed | Trained, ...]] = (
         "the learning-rate sweep in numbers",
         "table “Numerical learning-rate sweep”",
         sweeps.show_rates_table,
-        "gpt",
         paper.rate_runs,
     ),
     Trained(
@@ -62,7 +58,6 @@ _ROWS: Final[tuple[Computed | Trained, ...]] = (
         "robustness of DeVA-S∞ to β₃",
         "table “Robustness of DeVA-S∞ to β₃”",
         sweeps.show_beta3,
-        "gpt",
         paper.beta3_runs,
     ),
     Trained(
@@ -70,7 +65,6 @@ _ROWS: Final[tuple[Computed | Trained, ...]] = (
         "batch size: loss and step time",
         "figure “Batch size sensitivity on NanoGPT”",
         sweeps.show_batch,
-        "gpt",
         paper.batch_runs,
     ),
     Trained(
@@ -78,7 +72,6 @@ _ROWS: Final[tuple[Computed | Trained, ...]] = (
         "frequency of the eigendecomposition: loss and step time",
         "figure “Sensitivity to eigen-decomposition frequency on NanoGPT”",
         sweeps.show_frequency,
-        "gpt",
         paper.frequency_runs,
     ),
     Trained(
@@ -86,7 +79,6 @@ _ROWS: Final[tuple[Computed | Trained, ...]] = (
         "training and validation loss of the variants of DeVA-S∞",
         "figure “Training and Validation Performance of different DeVA-S∞ variants”",
         losses.show_variants_figure,
-        "gpt",
         paper.variant_runs,
     ),
     Trained(
@@ -94,7 +86,6 @@ _ROWS: Final[tuple[Computed | Trained, ...]] = (
         "the variants of DeVA-S∞ in numbers",
         "table “Best Validation loss across DeVA-S∞ variants”",
         losses.show_variants_table,
-        "gpt",
         paper.variant_runs,
     ),
     Trained(
@@ -102,7 +93,6 @@ _ROWS: Final[tuple[Computed | Trained, ...]] = (
         "Frobenius norm of Γ by layer and tokens",
         "table “SNR matrix evolution (Frobenius norm)”",
         losses.show_snr,
-        "gpt",
         paper.snr_runs,
     ),
     Trained(
@@ -110,16 +100,16 @@ _ROWS: Final[tuple[Computed | Trained, ...]] = (
         "ResNet-20 on CIFAR-10, vector and matrix methods over learning rates",
         "figure “ResNet-20 validation accuracy on CIFAR-10 after 40 epochs”",
         images.show_cifar,
-        "resnet",
         paper.cifar_runs,
+        "resnet",
     ),
     Trained(
         "fig-vit",
         "vision transformer on ImageNet, training loss at a fixed rate",
         "figure “EMA-smoothed training loss for ViT-L/16 on ImageNet-1K”",
         images.show_vit,
-        "vit",
         paper.vit_runs,
+        "vit",
     ),
     Computed(
         "table-cost",

@@ -15,7 +15,7 @@ from ..progress import Result
 from ..tables import markdown_table
 from ..wording import NONE, loss, percent
 from .experiment import Shown, shown
-from .losses import legend_below
+from .losses import legend_below, points_panel
 from .measures import (
     Finding,
     Measured,
@@ -29,7 +29,7 @@ from .measures import (
     throughout,
 )
 from .paper import IMAGE_LOOKS, IMAGE_NAMES, IMAGENET, MATRIX, PRINTED, VECTOR
-from .sweeps import in_bold, points_panel
+from .sweeps import in_bold
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -146,7 +146,7 @@ def _accuracies(errors: Errors) -> str:
             cells = in_bold({lr: loss(100 - error.mean, ".1f") for lr, error in own.items()}, rate)
             printed = f"≈ {CIFAR['best rate'][group]:g}"
             rows.append((IMAGE_NAMES[method], *cells, f"{rate:g}", printed))
-    rates = [f"{lr:g}" for lr in own]
+    rates = [f"{lr:g}" for lr in next(iter(errors.values()))]
     return markdown_table(("accuracy in % at rate", *rates, "best rate", "the paper's"), rows)
 
 

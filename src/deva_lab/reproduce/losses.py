@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from ..charts import draw_curves
+from ..charts import draw_curves, line_style
 from ..figures import GREY, draw
 from ..models.gpt import SIZES
+from ..palette import Style
 from ..progress import Result
 from ..tables import markdown_table
 from ..wording import NONE, count, percent
@@ -16,6 +18,7 @@ from .experiment import Shown, shown
 from .measures import (
     Finding,
     Measured,
+    Place,
     at,
     at_one_speed,
     below,
@@ -55,6 +58,7 @@ if TYPE_CHECKING:
 
 Groups = dict[str, list[Result]]  # label → its runs
 Numbers = dict[str, Measured]
+TITLE: Final[dict[str, Any]] = {"fontsize": 9, "loc": "left", "color": GREY}  # of a panel
 PANELS: Final = {"loss": "validation loss", "train_loss": "training loss"}
 COUNTS: Final = (
     "Runs of one seed share the first weights and the batches. A difference counts if it is larger "
@@ -97,9 +101,42 @@ def orders(by: str, printed: Mapping[str, float], here: Numbers, names: Mapping[
     return f"{by}: in the paper {theirs}; here {ours}."
 
 
-def finish(axes: Axes, title: str) -> None:
-    """Write the title of a panel."""
-    axes.set_title(title, fontsize=9, loc="left", color=GREY)
+def points_panel(
+    axes: Axes, lines: Mapping[Style, Mapping[Place, Measured]], *, title: str, x: str, y: str
+) -> None:
+    """Draw numbers over a setting, a bar where there are seeds and a cross where a run diverged.
+
+    Args:
+        axes: Where.
+        lines: Look → place on the x axis → what was measured there.
+        title: Above the panel.
+        x: What the setting is; its axis is logarithmic, its ticks are the settings that were run.
+        y: What was measured.
+    """
+    axes.set_xscale("log")
+    axes.minorticks_off()
+    for look, points in lines.items():
+        known = {place: one for place, one in points.items() if math.isfinite(one.mean)}
+        spreads = [math.nan if one.spread is None else one.spread for one in known.values()]
+        axes.errorbar(
+            list(known),
+            [one.mean for one in known.values()],
+            yerr=None if all(map(math.isnan, spreads)) else spreads,
+            label=look.name,
+            marker="o",
+            markersize=4,
+            capsize=3,
+            elinewidth=0.9,
+            **line_style(look),
+        )
+        lost = [place for place in points if place not in known]
+        cross: dict[str, Any] = {"color": look.light, "marker": "x", "markersize": 5}
+        top = axes.get_xaxis_transform()
+        axes.plot(lost, [0.985] * len(lost), transform=top, linestyle="", **cross)
+    places = sorted({place for points in lines.values() for place in points})
+    axes.set_xticks(places, [f"{place:g}" for place in places])
+    axes.set(xlabel=x, ylabel=y)
+    axes.set_title(title, **TITLE)
     axes.grid(axis="y")
 
 
@@ -127,7 +164,7 @@ def _draw(
             seen = [curves[LOOKS[label]] for label in fitted]
             draw_curves(axes, curves, x="tokens", y="nats a token", fitted=seen)
             axes.locator_params(axis="x", nbins=5)
-            finish(axes, PANELS[column])
+            axes.set_title(PANELS[column], **TITLE)
         legend_below(figure, panels[0])
 
     return draw(folder, name, (8.4, 4.0), fill)

@@ -15,13 +15,12 @@ from typing import Final
 from markupsafe import Markup
 
 from .. import markup
-from ..atomic import replacing
 from ..files import write_text
 from ..pages import render
 from ..tables import markdown_table
 from ..wording import listed
 from . import Scale
-from .experiment import Experiment, Record, Shown, Trained
+from .experiment import Computed, Experiment, Record, Shown, Trained
 
 TITLE: Final = "The paper, reproduced"
 WORDS: Final = ("holds", "holds in part", "does not hold")  # with which a verdict begins
@@ -31,9 +30,6 @@ MADE: Final = (
     "`deva reproduce all` carries everything out, `deva reproduce --page FILE.md` makes this page "
     "of it."
 )
-KINDS: Final = {".svg": "image/svg+xml", ".png": "image/png"}
-LARGEST: Final = 150_000  # bytes of a figure
-COLOURS: Final = (256, 128, 64, 32)  # that a figure of lines gets by with
 
 
 @dataclass(frozen=True)
@@ -65,22 +61,25 @@ class Entry:
         name, (word, _, rest) = self.experiment.id, self.shown.verdict.partition(": ")
         is_trained = isinstance(self.experiment, Trained)
         how = f"{name} --scale paper` trains" if is_trained else f"{name}` computes"
-        rest = f"{rest[:1].upper()}{rest[1:]}."
-        parts = [f"**Verdict**: {word}.", self.reason, rest]
-        return " ".join(
-            [*filter(None, parts), f"`deva reproduce {how} it at the paper's own scale."]
-        )
+        parts = [
+            f"**Verdict**: {word}.",
+            self.reason,
+            f"{rest[:1].upper()}{rest[1:]}.",
+            f"`deva reproduce {how} it at the paper's own scale.",
+        ]
+        return " ".join(filter(None, parts))
 
-    def section(self, figures: Sequence[str], *, level: int) -> str:
-        """All of it as Markdown, below a heading of this level; `figures` are where they are."""
+    def section(self, *, level: int, kind: str, folder: str = "") -> str:
+        """All of it as Markdown, below a heading of this level, with figures of this kind."""
         one, record = self.experiment, self.record
         settings = ", ".join(f"{key} {value}" for key, value in record["settings"].items())
+        names = dict.fromkeys(path.stem for path in self.shown.figures)
         spent = " of training, all runs added up," if isinstance(one, Trained) else ""
         parts = [
             f"{'#' * level} {one.id}",
             f"{one.what[0].upper()}{one.what[1:]}. In the paper: {one.place}.",
             markup.demoted(self.shown.text, level - 1),
-            *(f"![{one.what}]({figure})" for figure in figures),
+            *(f"![{one.what}]({folder}{name}.{kind})" for name in names),
             f"*{self.shown.caption}*" if self.shown.caption else "",
             self.verdict,
             f"`{record['command']}` · {settings or 'no settings'} · {record['seconds']:.0f} s"
@@ -92,15 +91,14 @@ class Entry:
 def page(experiment: Experiment, record: Record, folder: Path) -> str:
     """The experiment as a page of Markdown, its figures being in the folder."""
     entry = Entry(experiment, record, experiment.show(record["results"], folder))
-    figures = [path.name for path in entry.shown.figures if path.suffix == ".png"]
-    return entry.section(figures, level=1) + "\n"
+    return entry.section(level=1, kind="png") + "\n"
 
 
 # All on one page ----------------------------------------------------------------------------------
 
 
 def write_page(
-    experiments: Sequence[Experiment], scale: Scale, folder: Path, page: Path
+    experiments: Sequence[Computed | Trained], scale: Scale, folder: Path, page: Path
 ) -> list[Path]:
     """The paths of the page as Markdown, and of report.html in the folder that has the results.
 
@@ -110,17 +108,17 @@ def write_page(
         folder: Where the results are.
         page: The file for the Markdown; figures go into a folder beside it, of its name.
     """
+    beside = page.with_suffix("")
+    beside.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory() as drawn:
         entries = [
             Entry(each, record, each.show(record["results"], Path(drawn)))
             for each in experiments
             if (record := each.kept(scale, folder)) is not None
         ]
-        figures = [light_figures(each.shown.figures, page.with_suffix("")) for each in entries]
-    sections = [
-        entry.section([f"{path.parent.name}/{path.name}" for path in paths], level=2)
-        for entry, paths in zip(entries, figures, strict=True)
-    ]
+        for figure in Path(drawn).glob("*.svg"):
+            shutil.copy(figure, beside)
+    sections = [entry.section(level=2, kind="svg", folder=f"{beside.name}/") for entry in entries]
     body = "\n\n".join([_overview(entries, experiments), *sections])
     write_text(page, f"# {TITLE}\n\n{headline(entries)}\n\n{_facts(entries)}\n\n{body}\n")
     html = render(
@@ -191,37 +189,5 @@ def _overview(entries: Sequence[Entry], experiments: Sequence[Experiment]) -> st
 def _inside(shows: str, path: Path) -> str:
     """A figure as an element that has its file inside."""
     data = base64.b64encode(path.read_bytes()).decode()
-    source = f"data:{KINDS[path.suffix]};base64,{data}"
+    source = f"data:image/svg+xml;base64,{data}"
     return f'<figure class="drawn"><img alt="{escape(shows)}" src="{source}"></figure>'
-
-
-def light_figures(paths: Sequence[Path], folder: Path) -> list[Path]:
-    """The figures in a folder, a file each: as SVG, or as PNG in few colours where that is large.
-
-    Such a file is light enough for a repository and for a page that has it inside.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    found = []
-    for svg in (path for path in paths if path.suffix == ".svg"):
-        target = folder / svg.name
-        if svg.stat().st_size <= LARGEST:
-            shutil.copyfile(svg, target)
-        else:
-            target = target.with_suffix(".png")
-            _write_in_few_colours(svg.with_suffix(".png"), target)
-        found.append(target)
-    return found
-
-
-def _write_in_few_colours(png: Path, target: Path) -> None:
-    """Write a picture in as many colours as make it light enough."""
-    from PIL import Image
-
-    with Image.open(png) as image:
-        whole = image.convert("RGB")
-    for colours in COLOURS:
-        with replacing(target) as partial:
-            # without dithering, which would scatter dots over the white and help no line
-            whole.quantize(colours, dither=Image.Dither.NONE).save(partial, optimize=True)
-        if target.stat().st_size <= LARGEST:
-            break

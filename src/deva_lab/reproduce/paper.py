@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
+from .. import palette
 from ..data import data_folder
 from ..data.images import IN_DATA_FOLDER as IMAGE_FILES
 from ..data.text_sources import IN_DATA_FOLDER as TEXT_FILES
@@ -69,15 +70,7 @@ IMAGENET: Final = {
     "devasinf": "deva-sinf:nesterov=true,rest=adamw,rest_betas=0.9/0.999,sign_stabilize=true",
 }
 """Method → its optimizer on ImageNet: momentum of Nesterov and the sign trick as the paper has."""
-IMAGE_NAMES: Final = {
-    "adamw": "Adam",
-    "signum": "Signum",
-    "devalinf": "DeVA-ℓ∞",
-    "muon": "Muon",
-    "soap": "SOAP",
-    "adamuon": "AdaMuon",
-    "devasinf": "DeVA-S∞",
-}
+IMAGE_NAMES: Final = {**palette.NAMES, "adamw": "Adam"}
 IMAGE_LOOKS: Final = {
     method: Style(name, *COLOURS[method], (), 2.4 if method.startswith("deva") else 1.7)
     for method, name in IMAGE_NAMES.items()

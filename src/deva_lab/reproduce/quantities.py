@@ -231,8 +231,8 @@ def bound_along(
         X = X - eta * gamma * O
     sigma = variance.amax(0).sqrt()
     # 2 ‖σ‖_{1,γ̂} of the vector theorem, √r ‖σ‖_{F,Γ̂} of the matrix theorem
-    size: Tensor = torch.linalg.matrix_norm(squares.sqrt() * sigma)
-    terms = delta + (2 * linf_dual_norm(sigma, mean) if is_sign else 3 * size)
+    weighted: Tensor = torch.linalg.matrix_norm(squares.sqrt() * sigma)
+    terms = delta + (2 * linf_dual_norm(sigma, mean) if is_sign else 3 * weighted)
     smooth = smoothness(f.L_m, squares.sqrt())
     shrunk = smooth / f.L_m.sum()
     return Bound(

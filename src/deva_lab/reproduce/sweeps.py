@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ..charts import line_style
 from ..entrants import Entrant
 from ..figures import draw
-from ..palette import Style
 from ..progress import Result
 from ..tables import markdown_table
 from ..wording import percent, rate
 from .experiment import Shown, shown
-from .losses import about, finish, legend_below, scale_of
+from .losses import about, legend_below, points_panel, scale_of
 from .measures import (
     Finding,
     Measured,
@@ -56,44 +53,6 @@ if TYPE_CHECKING:
 
 NARROW: Final = 0.005  # of the loss; the paper has 0.0019 over β₃, and little over frequencies
 COMPARISONS: Final = "{} of {} comparisons"
-
-
-def points_panel(
-    axes: Axes, lines: Mapping[Style, Mapping[Place, Measured]], *, title: str, x: str, y: str
-) -> None:
-    """Draw numbers over a setting, a bar where there are seeds and a cross where a run diverged.
-
-    Args:
-        axes: Where.
-        lines: Look → place on the x axis → what was measured there.
-        title: Above the panel.
-        x: What the setting is; its axis is logarithmic, its ticks are the settings that were run.
-        y: What was measured.
-    """
-    axes.set_xscale("log")
-    axes.minorticks_off()
-    for look, points in lines.items():
-        known = {place: one for place, one in points.items() if math.isfinite(one.mean)}
-        spreads = [math.nan if one.spread is None else one.spread for one in known.values()]
-        axes.errorbar(
-            list(known),
-            [one.mean for one in known.values()],
-            yerr=None if all(map(math.isnan, spreads)) else spreads,
-            label=look.name,
-            marker="o",
-            markersize=4,
-            capsize=3,
-            elinewidth=0.9,
-            **line_style(look),
-        )
-        lost = [place for place in points if place not in known]
-        cross: dict[str, Any] = {"color": look.light, "marker": "x", "markersize": 5}
-        top = axes.get_xaxis_transform()
-        axes.plot(lost, [0.985] * len(lost), transform=top, linestyle="", **cross)
-    places = sorted({place for points in lines.values() for place in points})
-    axes.set_xticks(places, [f"{place:g}" for place in places])
-    axes.set(xlabel=x, ylabel=y)
-    finish(axes, title)
 
 
 def _panel(axes: Axes, series: Series[Place], **options: str) -> None:
