@@ -47,6 +47,37 @@ def hessian(size: str, seed: int) -> Tensor:  # → (9, 9)
     return H
 
 
+class Sampled:
+    """Quadratics at once, B of them, their gradients means over n rows of A that are drawn anew.
+
+    X, G  B×9×9    where they are, and sampled gradients
+    H, A  …×9×9    H = Aᵀ A; a sample is a row of A
+    """
+
+    def __init__(self, H: Tensor, A: Tensor, *, n: int, seed: int) -> None:
+        self.H, self.A, self.n = H, A, n
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def start(self, *shape: int) -> Tensor:
+        """X, Gaussian."""
+        return torch.randn(shape, generator=self.generator, dtype=self.H.dtype)
+
+    def value(self, X: Tensor) -> Tensor:
+        """f(X) = ½ tr(Xᵀ H X), B; the least value is 0."""
+        return 0.5 * (self.A @ X).square().sum((-2, -1))
+
+    def sample(self, X: Tensor, *, squared: bool = True) -> Tensor:
+        """The gradient of 9/n · ½ ‖A_n X‖_F², or of the same norm not squared, for n rows of A."""
+        rows = torch.randint(9, (len(X), self.n, 1), generator=self.generator).expand(-1, -1, 9)
+        A_n = self.A.expand(len(X), 9, 9).gather(1, rows)
+        residual = A_n @ X
+        G: Tensor = 9 / self.n * A_n.mT @ residual
+        if squared:
+            return G
+        size: Tensor = torch.linalg.matrix_norm(residual, keepdim=True)
+        return G / (2 * size)
+
+
 class Quadratic:
     """The quadratic as a task, some rows of its factor at a time."""
 

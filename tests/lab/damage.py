@@ -26,7 +26,7 @@ from deva_lab.data.images import load_images
 from deva_lab.data.text_sources import HUB_CONFIGURATION, HubSource
 from deva_lab.files import append_line, write_record
 from deva_lab.race.frozen import Frozen, FrozenEntry
-from deva_lab.reproduce.experiment import Experiment, Shown, results_of
+from deva_lab.reproduce.experiment import Computed, Shown
 from deva_lab.run import checkpoint, rank_checkpoint
 from deva_lab.run.entrants import Entrant
 from deva_lab.run.plan import Request, plan
@@ -208,10 +208,10 @@ def experiment(folder: Path) -> Kind:
     def show(results: Any, folder: Path) -> Shown:
         return Shown("", "holds")
 
-    made = Experiment("made", "made up", "nowhere", {"cpu": {"n": 7}}, compute, show)
+    made = Computed("made", "made up", "nowhere", show, compute, {"n": 7})
 
     def read() -> Any:
-        record = results_of(made, "cpu", folder, say=silent, command="deva")
+        record = made.record("cpu", folder, silent)
         return json.loads(json.dumps(record["results"]))
 
     read()

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from deva_lab.reproduce import losses, tables
-from deva_lab.reproduce.experiment import Trained, verdict
+from deva_lab.reproduce.experiment import Trained
 from deva_lab.reproduce.experiments import EXPERIMENTS
 from deva_lab.reproduce.measures import (
     Finding,
@@ -22,8 +22,17 @@ from deva_lab.reproduce.measures import (
     speeds,
     throughout,
 )
-from deva_lab.reproduce.printed import PRINTED
-from deva_lab.reproduce.runs import DEVA, FACTORED, INSTANTANEOUS, MUON, SOAP, TEXT, UNSIGNED
+from deva_lab.reproduce.pages import Entry
+from deva_lab.reproduce.paper import (
+    DEVA,
+    FACTORED,
+    INSTANTANEOUS,
+    MUON,
+    PRINTED,
+    SETUPS,
+    SOAP,
+    UNSIGNED,
+)
 from deva_lab.run.entrants import Entrant
 
 # Claims -------------------------------------------------------------------------------------------
@@ -125,12 +134,9 @@ def paper_loss(run):
         worse = {"soap": 0.06, "muon": 0.03, "deva-sinf": 0.02}[entrant.name]
         return paper_loss(run.changed(accumulate=1)) + worse * math.log2(run.accumulate)
     if run.lr != 0.01:
-        key = {"deva-sinf": "deva"}.get(entrant.name, entrant.name)
-        table = PRINTED["table-lr"]
-        return dict(zip(table["lr"], table[key], strict=True))[run.lr / 10]
+        return PRINTED["table-lr"][run.optimizer][run.lr / 10]
     if "betas" in options and entrant.name == "deva-sinf":
-        table = PRINTED["table-beta3"]
-        return dict(zip(table["beta3"], table["loss"], strict=True))[options["betas"][2]]
+        return PRINTED["table-beta3"][options["betas"][2]]
     if "refresh_every" in options:
         return 3.271 + (3.32 - 3.271) * (entrant.name == "soap")
     return LOSS.get(run.optimizer, 3.4)
@@ -197,7 +203,7 @@ def test_the_paper_s_own_numbers_bear_out_its_claims(name, tmp_path):
 
 def test_times_are_brought_to_one_speed_by_the_work_that_is_the_same():
     """A run on a machine half as fast, and one of twice the batch, agree with the one before."""
-    run = TEXT["cpu"].base.changed(optimizer=MUON)
+    run = SETUPS["gpt", "cpu"].base.changed(optimizer=MUON)
     usual, slow, large = (made(run, paper_loss) for _ in range(3))
     slow["mean_milliseconds"] = {k: 2 * v for k, v in usual["mean_milliseconds"].items()}
     slow["curve"] = {**slow["curve"], "seconds": [2 * s for s in usual["curve"]["seconds"]]}
@@ -252,18 +258,18 @@ def test_where_all_is_the_other_way_round_nothing_holds(name, tmp_path):
 def test_a_verdict_that_is_not_the_paper_s_says_why_first(name, begins, tmp_path):
     found = shown(name, tmp_path, lambda run: 6.6 - paper_loss(run))
     assert found.why.startswith(begins)
-    text = verdict(EXPERIMENTS[name], {"scale": "cpu"}, found)
+    text = Entry(EXPERIMENTS[name], {"scale": "cpu"}, found).verdict
     assert re.match(r"\*\*Verdict\*\*: (holds in part|does not hold at this scale)\. S", text)
     assert f"`deva reproduce {name} --scale paper` trains it at the paper's own scale." in text
     # at that scale itself it is not for want of steps
-    text = verdict(EXPERIMENTS[name], {"scale": "paper", "spent": ""}, found)
+    text = Entry(EXPERIMENTS[name], {"scale": "paper"}, found).verdict
     assert "The authors' own setting: " in text
     assert begins not in text
 
 
 def test_a_verdict_that_is_the_paper_s_needs_no_reason(tmp_path):
     found = shown("table-nanogpt", tmp_path)
-    text = verdict(EXPERIMENTS["table-nanogpt"], {"scale": "cpu"}, found)
+    text = Entry(EXPERIMENTS["table-nanogpt"], {"scale": "cpu"}, found).verdict
     assert text == "**Verdict**: holds: 5 of 5 claims hold."
 
 
@@ -337,6 +343,8 @@ def test_hyper_parameters_of_the_paper_s_scale_are_those_of_its_table(tmp_path):
     results = tables.compute_hyper({}, print)
     found = tables.show_hyper(results, tmp_path)
     assert found.verdict.startswith("holds: "), found.text
+    sizes = {title: len(table["methods"]) for title, table in results.items()}
+    assert sizes == {"NanoGPT": 6, "ViT-L/16": 5, "ResNet-20": 7}
     results["NanoGPT"]["methods"]["SOAP"]["decay"] = 0.01
     results["NanoGPT"]["parameters"] = 124_000_000
     found = tables.show_hyper(results, tmp_path)

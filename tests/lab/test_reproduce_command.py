@@ -9,15 +9,9 @@ import torch
 
 from deva_lab.cli import main
 from deva_lab.reproduce import experiments, tables
-from deva_lab.reproduce.experiment import (
-    Experiment,
-    Shown,
-    markdown_table,
-    one_thread,
-    page,
-    results_of,
-)
-from deva_lab.reproduce.printed import PRINTED
+from deva_lab.reproduce.experiment import Computed, Shown, one_thread
+from deva_lab.reproduce.pages import page
+from deva_lab.reproduce.paper import PRINTED
 
 # Every figure and table of the paper, by its label, and the id that has it.
 PAPER = {
@@ -43,7 +37,7 @@ PAPER = {
 }
 
 
-def made(calls: list, **settings) -> Experiment:
+def made(calls: list, **settings) -> Computed:
     def compute(given, say):
         calls.append(dict(given))
         say("working")
@@ -53,7 +47,7 @@ def made(calls: list, **settings) -> Experiment:
         (folder / "drawn.png").write_bytes(b"")
         return Shown(f"the answer is {results['answer']}", "holds", (folder / "drawn.png",))
 
-    return Experiment("made", "made up", "nowhere", {"cpu": settings, "paper": {}}, compute, show)
+    return Computed("made", "made up", "nowhere", show, compute, settings)
 
 
 def test_every_figure_and_table_has_an_id(capsys):
@@ -67,9 +61,7 @@ def test_every_figure_and_table_has_an_id(capsys):
 def test_results_are_computed_once_for_each_setting(tmp_path):
     calls, said = [], []
     for steps in (1, 1, 2):
-        record = results_of(
-            made(calls, steps=steps), "cpu", tmp_path, say=said.append, command="deva"
-        )
+        record = made(calls, steps=steps).record("cpu", tmp_path, said.append)
         assert record["results"] == {"answer": 42}
     assert calls == [{"steps": 1}, {"steps": 2}]
     assert said == ["working"] * 2
@@ -79,8 +71,7 @@ def test_results_are_computed_once_for_each_setting(tmp_path):
 
 def test_a_page_says_what_was_found_and_how(tmp_path):
     one = made([], steps=3)
-    record = results_of(one, "cpu", tmp_path, say=print, command="deva reproduce made")
-    text = page(one, record, tmp_path)
+    text = page(one, one.record("cpu", tmp_path, print), tmp_path)
     for part in ("the answer is 42", "**Verdict**: holds.", "`deva reproduce made`", "steps 3",
                  "![made up](drawn.png)", "In the paper: nowhere."):  # fmt: skip
         assert part in text
@@ -117,10 +108,6 @@ def test_small_matrices_are_computed_on_one_thread_and_the_others_come_back():
         assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == 2
     torch.set_num_threads(before)
-
-
-def test_cells_with_bars_do_not_break_a_table():
-    assert markdown_table(("a",), [("|x|",)]).splitlines()[-1] == r"| \|x\| |"
 
 
 # table-cost -------------------------------------------------------------------------------------

@@ -8,21 +8,16 @@ from torch import nn
 
 from deva_lab.cli import main
 from deva_lab.data.images import load_images
-from deva_lab.reproduce import images, runs, tables
+from deva_lab.reproduce import images
 from deva_lab.reproduce.experiment import parameters
 from deva_lab.reproduce.experiments import EXPERIMENTS
-from deva_lab.reproduce.runs import CIFAR, IMAGENET, MATRIX, VECTOR, VIT
+from deva_lab.reproduce.paper import IMAGENET, MATRIX, SETUPS, VECTOR, Setup, data_of
 from deva_lab.run.entrants import Entrant
 from deva_lab.run.settings import RunSettings
 
 Result = dict[str, object]
 
 # The paper's settings ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("label", [*VECTOR.values(), *MATRIX.values(), *IMAGENET.values()])
-def test_optimizers_are_named_as_runs_are_looked_up(label: str) -> None:
-    assert Entrant.parse(label).label == label
 
 
 @pytest.mark.parametrize("label", [*MATRIX.values(), *list(IMAGENET.values())[1:]])
@@ -37,7 +32,7 @@ def test_what_is_no_matrix_has_the_paper_s_adam(label: str) -> None:
 
 
 def test_cifar_at_the_scale_of_the_paper() -> None:
-    found = runs.cifar_runs("paper", runs.cifar_data("paper"))
+    found = EXPERIMENTS["fig-cifar"].runs("paper")
     rates = {run.lr for run in found}
     assert rates > {0.001, 0.005, 0.01, 0.05}  # those that the paper names, and more on both sides
     assert len(found) == 7 * len(rates)
@@ -50,7 +45,7 @@ def test_cifar_at_the_scale_of_the_paper() -> None:
 
 
 def test_vit_at_the_scale_of_the_paper() -> None:
-    found = runs.vit_runs("paper", runs.vit_data("paper"))
+    found = EXPERIMENTS["fig-vit"].runs("paper")
     assert len(found) == 5
     for run in found:
         assert (run.task, run.size, run.data, run.lr) == ("vit", "vit-l16", "imagenet-1k", 0.001)
@@ -60,24 +55,15 @@ def test_vit_at_the_scale_of_the_paper() -> None:
         assert parameters(run) == 304_326_632
 
 
-@pytest.mark.parametrize("make", [runs.cifar_data, runs.vit_data])
-def test_there_is_data_everywhere(make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("subject", ["resnet", "vit"])
+def test_there_is_data_everywhere(subject, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("DEVA_DATA", raising=False)
-    assert make("cpu") == "digits"
+    assert data_of(subject, "cpu") == "digits"
     monkeypatch.setenv("DEVA_DATA", str(tmp_path))
-    assert make("cpu") == "digits"
+    assert data_of(subject, "cpu") == "digits"
     for name in ("cifar10-small", "tiny-imagenet-32px-40cls.tar.xz"):
         (tmp_path / name).mkdir()
-    assert make("cpu") in ("cifar10-small", "tiny-imagenet")
-
-
-def test_hyper_parameters_are_those_of_the_paper_s_tables() -> None:
-    found = tables.compute_hyper({}, print)
-    assert len(found["ViT-L/16"]["methods"]) == 5
-    assert len(found["ResNet-20"]["methods"]) == 7
-    assert tables.show_hyper(found, Path()).verdict.startswith("holds: ")
-    found["ResNet-20"]["methods"]["SOAP"]["refresh"] = 10
-    assert "SOAP refresh: 10 for 5" in tables.show_hyper(found, Path()).text
+    assert data_of(subject, "cpu") in ("cifar10-small", "tiny-imagenet")
 
 
 def test_dry_run_counts_images_and_parameters(tmp_path, capsys) -> None:
@@ -128,7 +114,7 @@ def method_of(run: RunSettings) -> str:
 def cifar_results(best: dict[str, float], top: dict[str, float]) -> list[Result]:
     """Runs whose accuracy falls off on both sides of a best rate, method by method."""
     found = []
-    for run in runs.cifar_runs("cpu", "cifar10-small"):
+    for run in EXPERIMENTS["fig-cifar"].runs("cpu", "cifar10-small"):
         method = method_of(run)
         off = abs(math.log(run.lr / best.get(method, 0.01)))
         found.append(made(run, loss=1.0, accuracy=top.get(method, 0.5) - 0.05 * off))
@@ -168,7 +154,7 @@ def test_a_difference_of_few_images_is_open() -> None:
 
 
 def vit_results(**ends: float) -> list[Result]:
-    found = runs.vit_runs("cpu", "digits")
+    found = EXPERIMENTS["fig-vit"].runs("cpu", "digits")
     return [made(run, loss=ends.get(method_of(run), 2.0), accuracy=0.4) for run in found]
 
 
@@ -202,9 +188,9 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both experiments with the smallest models, two steps each."""
     monkeypatch.delenv("DEVA_DATA", raising=False)
     short = {"size": "tiny", "steps": 2, "batch": 8, "evaluate_every": 1}
-    for setups, rates in ((CIFAR, (0.005,)), (VIT, (0.001,))):
-        setup = runs.Setup(setups["cpu"].base.changed(**short), rates=rates)
-        monkeypatch.setitem(setups, "cpu", setup)
+    for subject in ("resnet", "vit"):
+        setup = Setup(SETUPS[subject, "cpu"].base.changed(**short), rates=(0.005,))
+        monkeypatch.setitem(SETUPS, (subject, "cpu"), setup)
 
 
 @pytest.mark.usefixtures("tiny")

@@ -1,24 +1,17 @@
 """The page of all experiments: from made-up and from real records, and in a real browser."""
 
 import json
-import random
 import re
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from deva_lab.cli import main
-from deva_lab.reproduce import collected
-from deva_lab.reproduce.collected import duration, write_page
-from deva_lab.reproduce.experiment import (
-    Experiment,
-    Shown,
-    Trained,
-    markdown_table,
-    results_of,
-)
+from deva_lab.reproduce import pages
+from deva_lab.reproduce.experiment import Computed, Shown, Trained
+from deva_lab.reproduce.pages import duration, write_page
 from deva_lab.run.settings import RunSettings
+from deva_lab.tables import markdown_table
 from lab.browser import browser, find_chromium
 
 CHROMIUM = find_chromium()
@@ -34,22 +27,18 @@ VERDICTS = {
 }
 
 
-def picture(folder: Path, name: str, *, noisy: bool = False) -> tuple[Path, Path]:
-    """A figure in both kinds; a noisy one is too large for both."""
-    size = (300, 200)
-    chance = random.Random(name)
-    pixels = chance.randbytes(size[0] * size[1] * 3) if noisy else b"\xff" * size[0] * size[1] * 3
+def picture(folder: Path, name: str) -> tuple[Path, Path]:
+    """A figure in both kinds."""
     png, svg = folder / f"{name}.png", folder / f"{name}.svg"
-    Image.frombytes("RGB", size, pixels).save(png)
-    more = "<!--" + "x" * 100_000 + "-->" if noisy else ""
+    png.write_bytes(b"")
     svg.write_text(
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 300 200"><rect width="300" '
-        f'height="200" fill="#fff"/><text x="99" y="99">{name}</text>{more}</svg>'
+        f'height="200" fill="#fff"/><text x="99" y="99">{name}</text></svg>'
     )
     return png, svg
 
 
-def made(id_: str, *, figure: bool = True) -> Experiment:
+def made(id_: str, *, figure: bool = True) -> Computed:
     """An experiment with a table, a figure and a verdict."""
 
     def show(results, folder):
@@ -59,8 +48,7 @@ def made(id_: str, *, figure: bool = True) -> Experiment:
         why = "Steps: they are fewer here." if id_ == "fig-three" else ""
         return Shown(text, VERDICTS[id_], figures, f"caption of {id_}", why)
 
-    settings = {"cpu": {"seeds": 3}, "paper": {}}
-    return Experiment(id_, f"what {id_} shows", "nowhere", settings, lambda *_: {}, show)
+    return Computed(id_, f"what {id_} shows", "nowhere", show, lambda *_: {}, {"seeds": 3})
 
 
 @pytest.fixture
@@ -68,12 +56,12 @@ def folder(tmp_path):
     """A folder with the records of three experiments, and one that has none."""
     out = tmp_path / "out"
     for one in some()[:3]:
-        results_of(one, "cpu", out, say=print, command=f"deva reproduce --out {out}")
+        one.record("cpu", out, print)
     return out
 
 
-def some() -> list[Experiment]:
-    missing = Experiment("fig-four", "not run", "nowhere", {"cpu": {}}, None, None)
+def some() -> list[Computed]:
+    missing = Computed("fig-four", "not run", "nowhere", None, None)
     return [made("fig-one"), made("table-two", figure=False), made("fig-three"), missing]
 
 
@@ -114,14 +102,15 @@ def test_a_page_of_nothing(tmp_path):
 
 
 def test_a_trained_experiment_is_there_when_all_of_its_runs_are(tmp_path):
-    def runs(scale, data):
+    def plan(setup):
+        data = setup.base.data
         one = RunSettings("mlp", "tiny", data, "deva", 0.01, seed=0, steps=4, batch=2)
         return [one, one.changed(seed=1)]
 
     def show(results, folder):
         return Shown(f"{len(results)} runs", "holds: all")
 
-    trained = Trained("fig-t", "t", "nowhere", "images", lambda scale: "digits", runs, show)
+    trained = Trained("fig-t", "t", "nowhere", show, plan, "resnet")
     lines = [
         {
             "id": run.id,
@@ -130,14 +119,14 @@ def test_a_trained_experiment_is_there_when_all_of_its_runs_are(tmp_path):
             "curve": {"seconds": [0.0, 90.0]},
             "environment": {"processor": "a processor"},
         }
-        for run in runs("cpu", "other")
+        for run in trained.runs("cpu", "other")
     ]
     results = tmp_path / "results.jsonl"
     results.write_text(json.dumps(lines[0]) + "\n")
     write_page([trained], "cpu", tmp_path, tmp_path / "a.md")
     assert "Nothing has been run yet." in (tmp_path / "a.md").read_text()
     results.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    twin = Trained("fig-u", "u", "nowhere", "images", lambda scale: "digits", runs, show)
+    twin = Trained("fig-u", "u", "nowhere", show, plan, "resnet")
     write_page([trained, twin], "cpu", tmp_path, tmp_path / "a.md")
     text = (tmp_path / "a.md").read_text()
     assert text.count("| 3 min | `deva reproduce fig-") == 2
@@ -147,22 +136,6 @@ def test_a_trained_experiment_is_there_when_all_of_its_runs_are(tmp_path):
 
 def test_times_have_the_unit_that_fits():
     assert [duration(s) for s in (0.2, 119, 121, 7300)] == ["0 s", "119 s", "2 min", "2.0 h"]
-
-
-# Figures -----------------------------------------------------------------------------------------
-
-
-def test_a_figure_is_a_small_svg_or_a_png_in_few_colours(tmp_path, monkeypatch):
-    drawn, shown = tmp_path / "drawn", tmp_path / "shown"
-    drawn.mkdir()
-    paths = [*picture(drawn, "small"), *picture(drawn, "large", noisy=True)]
-    monkeypatch.setattr(collected, "LARGEST", 50_000)  # what noise of 300 × 200 pixels fits into
-    small, large = collected.light_figures(paths, shown)
-    assert (small.name, large.name) == ("small.svg", "large.png")
-    assert large.stat().st_size <= 50_000 < (drawn / "large.png").stat().st_size
-    with Image.open(large) as image:
-        assert image.size == (300, 200)
-    assert collected.light_figures((), shown) == []
 
 
 # The command -------------------------------------------------------------------------------------
@@ -211,7 +184,7 @@ def shown(chromium, folder, tmp_path):
 
 @needs_chromium
 def test_the_html_has_figures_tables_and_links(shown):
-    assert shown.run("document.title") == collected.TITLE
+    assert shown.run("document.title") == pages.TITLE
     images = "[...document.querySelectorAll('.drawn img')]"
     assert shown.run(f"{images}.map(image => image.naturalWidth > 0)") == [True, True]
     assert shown.run(f"{images}.every(image => image.alt)")

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from deva_lab.reproduce import quantities, theory
-from deva_lab.reproduce.quantities import Trajectory, linf_dual_norm
+from deva_lab.reproduce.measures import Finding
+from deva_lab.reproduce.quantities import linf_dual_norm
 
 SMALL = {"steps": 60, "paths": 8}
 
@@ -17,7 +18,7 @@ def results() -> dict:
 
 
 def found() -> list:
-    return theory.findings(results())
+    return [Finding(**row) for row in results()["findings"]]
 
 
 def of(text: str) -> list:
@@ -101,21 +102,22 @@ def test_the_kronecker_update_of_one_sample_is_the_matrix_sign():
 @pytest.mark.parametrize("direction", ["sign", "msign"])
 def test_terms_that_are_too_small_are_found_out(direction, monkeypatch):
     """The check can fail: without Δ and noise and with a part of the smoothness it does."""
-    setting = Trajectory("homogeneous", direction, "one", steps=4000, paths=2)
-    honest = quantities.run(setting)
+    setting = {"size": "homogeneous", "direction": direction, "weights": "one"}
+    length = {"steps": 2000, "paths": 2}
+    honest = quantities.bound_along(**setting, **length)
     monkeypatch.setattr(
         quantities, "smoothness", lambda L, gamma: 0.02 * (L * gamma**2).sum((-2, -1))
     )
-    monkeypatch.setattr(quantities.Sampled, "variance", lambda self, X: torch.zeros_like(X))
-    monkeypatch.setattr(quantities.Sampled, "value", lambda self, X: torch.zeros(len(X)).double())
-    wrong = quantities.run(setting)
+    monkeypatch.setattr(quantities.Problem, "variance", lambda self, X: torch.zeros_like(X))
+    monkeypatch.setattr(quantities.Problem, "value", lambda self, X: torch.zeros(len(X)).double())
+    wrong = quantities.bound_along(**setting, **length)
     assert honest.measure <= honest.bound
     assert wrong.measure > wrong.bound
 
 
 def test_samples_are_unbiased_and_their_variance_is_the_formula():
-    f = quantities.Sampled("heterogeneous", 0, n=1)
-    X = f.start(20_000)
+    f = quantities.Problem("heterogeneous", n=1)
+    X = f.start(9, 9).expand(20_000, 9, 9)
     G = f.sample(X)
     sigma = f.variance(X[:1])[0].sqrt()
     # a mean of 20 000 draws is off by σ/141, five times that at most over 81 entries; a standard
@@ -139,12 +141,11 @@ def test_the_weights_but_one_do_not_know_the_gradient():
 
 def test_measures_are_norms_of_the_gradient():
     """The left side of the vector theorem for T = 1, by hand."""
-    f = quantities.Sampled("homogeneous", 0, n=1)
-    X = f.start(1)
+    f = quantities.Problem("homogeneous", n=1)
+    X = f.start(9, 9)
     expected = linf_dual_norm(f.H @ X, torch.ones_like(X)).item()
-    assert quantities.run(Trajectory("homogeneous", "sign", "one", 1, 1)).measure == pytest.approx(
-        expected
-    )
+    found = quantities.bound_along("homogeneous", "sign", "one", steps=1, paths=1)
+    assert found.measure == pytest.approx(expected)
 
 
 def test_the_verdict_counts_what_was_found(tmp_path):

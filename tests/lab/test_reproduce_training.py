@@ -9,14 +9,24 @@ from pathlib import Path
 
 import pytest
 
-from deva_lab.cli import main
 from deva_lab.commands import reproduce
 from deva_lab.display import Lines
 from deva_lab.models.gpt import GPT, SIZES
-from deva_lab.reproduce import runs
+from deva_lab.reproduce import SCALES
 from deva_lab.reproduce.experiment import Trained, parameters, runs_of, units
 from deva_lab.reproduce.experiments import EXPERIMENTS
-from deva_lab.reproduce.runs import ADAM, ADAMUON, DEVA, LION, METHODS, MUON, SOAP, TEXT, Setup
+from deva_lab.reproduce.paper import (
+    ADAM,
+    ADAMUON,
+    DEVA,
+    LION,
+    METHODS,
+    MUON,
+    SETUPS,
+    SOAP,
+    Setup,
+    data_of,
+)
 from deva_lab.run.entrants import Entrant
 from deva_lab.run.settings import RunSettings
 from deva_lab.summary import read_results
@@ -26,7 +36,9 @@ TEXT_IDS = [
     "fig-variants", "table-variants", "table-snr",
 ]  # fmt: skip
 TINY = Setup(
-    replace(TEXT["cpu"].base, size="tiny", steps=4, batch=2, vocabulary=256, evaluate_every=2),
+    replace(
+        SETUPS["gpt", "cpu"].base, size="tiny", steps=4, batch=2, vocabulary=256, evaluate_every=2
+    ),
     seeds=(0, 1),
     few=(0, 1),
     rates=(0.005, 0.01),
@@ -40,7 +52,7 @@ TINY = Setup(
 @pytest.fixture
 def text(tmp_path, monkeypatch):
     """A small text, and a scale that is done with it in seconds."""
-    monkeypatch.setitem(TEXT, "cpu", TINY)
+    monkeypatch.setitem(SETUPS, ("gpt", "cpu"), TINY)
     monkeypatch.setenv("DEVA_CACHE", str(tmp_path / "cache"))
     words = [f"word{number}" for number in range(50)]
     chance = random.Random(0)
@@ -72,7 +84,7 @@ def test_every_experiment_leaves_a_page_and_a_second_call_trains_nothing(
     assert with_it["curve"]["loss"] == without["curve"]["loss"]  # the same trajectory
     pages = {name: (out / f"{name}.md").read_text() for name in TEXT_IDS}
     for name, page in pages.items():
-        assert page.startswith(f"# {name}: ")
+        assert page.startswith(f"# {name}\n")
         assert "**Verdict**: " in page
         assert f"`deva reproduce {name} --data {text}` · data {text}, seeds 0" in page
         for kind in ("png", "svg"):
@@ -140,11 +152,11 @@ def test_ids_of_kept_results_are_those_of_their_settings():
 
 def test_without_the_data_folder_there_is_python_s_own_text(tmp_path, monkeypatch):
     monkeypatch.delenv("DEVA_DATA", raising=False)
-    assert runs.text_data("cpu") == "python"
+    assert data_of("gpt", "cpu") == "python"
     monkeypatch.setenv("DEVA_DATA", str(tmp_path))
-    assert runs.text_data("cpu") == "python"
+    assert data_of("gpt", "cpu") == "python"
     (tmp_path / "fineweb_2800docs.jsonl.xz").write_bytes(b"")
-    assert runs.text_data("cpu") == "fineweb-sample"
+    assert data_of("gpt", "cpu") == "fineweb-sample"
 
 
 @pytest.mark.parametrize(
@@ -162,20 +174,26 @@ def test_errors_come_before_anything_is_trained(words, message, capsys, tmp_path
 
 def test_experiments_share_their_runs():
     """The usual runs are carried out once, whoever asks for them."""
-    main_runs = set(runs.main_runs("cpu", "python"))
-    for some in (
-        runs.figure_runs, runs.rate_runs, runs.beta3_runs, runs.batch_runs, runs.frequency_runs,
-        runs.variant_runs,
-    ):  # fmt: skip
-        own = some("cpu", "python")
-        assert set(own) & main_runs, some
-        assert len({run.id for run in own}) == len(own), some
+    main_runs = set(EXPERIMENTS["table-nanogpt"].runs("cpu", "python"))
+    for name in TEXT_IDS[:-1]:
+        own = EXPERIMENTS[name].runs("cpu", "python")
+        assert set(own) & main_runs, name
+        assert len({run.id for run in own}) == len(own), name
     text = [one for one in EXPERIMENTS.values() if isinstance(one, Trained) and one.kind == "text"]
     assert len(runs_of(text, "cpu", "python")) <= 60  # what an hour on two cores allows
 
 
+@pytest.mark.parametrize("scale", SCALES)
+def test_optimizers_are_named_as_entrants_name_them(scale):
+    """So that a comparison with the same options has the same runs."""
+    trained = [one for one in EXPERIMENTS.values() if isinstance(one, Trained)]
+    labels = {run.optimizer for one in trained for run in one.runs(scale)}
+    assert len(labels) > 20
+    assert {Entrant.parse(label).label for label in labels} == labels
+
+
 def test_every_run_of_a_sweep_has_the_same_number_of_tokens():
-    tokens = {units(run) for run in runs.batch_runs("cpu", "python")}
+    tokens = {units(run) for run in EXPERIMENTS["fig-batch"].runs("cpu", "python")}
     assert tokens == {200 * 8 * 256}
 
 
@@ -183,19 +201,19 @@ def test_every_run_of_a_sweep_has_the_same_number_of_tokens():
 
 
 def test_paper_scale_is_the_paper_s_setting():
-    base = TEXT["paper"].base
+    base = SETUPS["gpt", "paper"].base
     assert 274e6 < (parameters(base) or 0) < 276e6
     assert (base.batch * SIZES["paper"].context, base.lr, base.decay, base.warmup) == (
         49_152, 1e-3, 0.4, 0.0,
     )  # fmt: skip
     assert units(base) == pytest.approx(1.4e9, rel=1e-3)
-    setup = TEXT["paper"]
+    setup = SETUPS["gpt", "paper"]
     assert setup.rates == (1e-4, 5e-4, 1e-3, 5e-3, 1e-2)
     assert setup.beta3 == (0.8, 0.9, 0.95, 0.975, 0.9875)
     assert setup.frequencies == (10, 20, 50, 100, 200)
     tokens = [step * 49_152 for step in setup.recorded]
     assert tokens == pytest.approx([5e6, 10e6, 50e6, 100e6, 500e6], rel=5e-3)  # half a step of 102
-    for run in runs.batch_runs("paper", "fineweb"):
+    for run in EXPERIMENTS["fig-batch"].runs("paper", "fineweb"):
         assert units(run) == pytest.approx(1.4e9, rel=1e-3)
 
 
@@ -212,9 +230,8 @@ def test_paper_scale_is_the_paper_s_setting():
     ],
 )
 def test_optimizers_have_the_paper_s_hyper_parameters(scale, label, betas):
-    (run,) = [
-        run for run in runs.figure_runs(scale, "python") if run.optimizer == label and run.seed == 0
-    ]
+    every = EXPERIMENTS["fig-nanogpt"].runs(scale, "python")
+    (run,) = [run for run in every if run.optimizer == label and run.seed == 0]
     assert run.lr == (1e-3 if scale == "paper" else 1e-2)
     optimizer = Entrant.parse(label).build(GPT(SIZES["tiny"], 20), run.lr)
     assert {group["lr"] for group in optimizer.param_groups} == {run.lr}

@@ -5,24 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 from ..display import display
 from ..errors import UsageError
 from ..files import write_text
-from ..reproduce.collected import write_page
-from ..reproduce.experiment import (
-    Experiment,
-    Trained,
-    check_runs,
-    dry_run,
-    page,
-    record_of,
-    results_of,
-    runs_of,
-)
+from ..reproduce.experiment import Computed, Trained, check_runs, dry_run, runs_of
 from ..reproduce.experiments import EXPERIMENTS, experiment, listing
+from ..reproduce.pages import page, write_page
 from ..run.runner import Orders, Stopping, carry_out, check_failed, check_jobs
 from .options import command_line, launching
 
@@ -32,7 +21,7 @@ def run(options: argparse.Namespace) -> int:
     if options.list:
         print(listing())
         return 0
-    chosen = _chosen(options.ids, page=options.page)
+    chosen = _chosen(options)
     check_jobs(options.jobs)
     if options.dry_run:
         print(dry_run(chosen, options.scale, options.out, options.data))
@@ -42,7 +31,11 @@ def run(options: argparse.Namespace) -> int:
         return code
     options.out.mkdir(parents=True, exist_ok=True)
     for one in chosen:
-        text = page(one, _record(one, options), options.out)
+        if isinstance(one, Trained):
+            record = one.record(options.scale, options.out, options.data)
+        else:
+            record = one.record(options.scale, options.out, _progress)
+        text = page(one, record, options.out)
         write_text(options.out / f"{one.id}.md", text)
         print(text)
         print(f"{options.out / one.id}.md")
@@ -52,12 +45,12 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _chosen(ids: Sequence[str], *, page: Path | None) -> list[Experiment | Trained]:
-    if page is not None and page.suffix != ".md":
-        raise UsageError(f"--page must be a file that ends in .md, got {page}")
-    if not ids and page is None:
+def _chosen(options: argparse.Namespace) -> list[Computed | Trained]:
+    if options.page is not None and options.page.suffix != ".md":
+        raise UsageError(f"--page must be a file that ends in .md, got {options.page}")
+    if not options.ids and options.page is None:
         raise UsageError("say which: deva reproduce ID, or --list to see them")
-    names = [name for id_ in ids for name in (EXPERIMENTS if id_ == "all" else [id_])]
+    names = [name for id_ in options.ids for name in (EXPERIMENTS if id_ == "all" else [id_])]
     return [experiment(name) for name in dict.fromkeys(names)]
 
 
@@ -75,13 +68,6 @@ def _train(trained: Sequence[Trained], options: argparse.Namespace) -> int:
     if stopping():
         shown.say(f"Stopped. To go on: {orders.command}")
     return stopping.exit_code
-
-
-def _record(one: Experiment | Trained, options: argparse.Namespace) -> dict[str, Any]:
-    if isinstance(one, Trained):
-        return record_of(one, options.scale, options.out, options.data)
-    command = command_line(options.words)
-    return results_of(one, options.scale, options.out, say=_progress, command=command)
 
 
 def _progress(message: str) -> None:

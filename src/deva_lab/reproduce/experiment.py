@@ -8,9 +8,9 @@ import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -27,17 +27,16 @@ from ..run.runner import RESULTS, finished
 from ..run.settings import RunSettings
 from ..run.tasks import check_task
 from ..summary import read_results
+from ..tables import markdown_table
 from ..vision import build_model
 from ..wording import count
 from . import Scale
 from .measures import Finding, sentence
+from .paper import Setup, Subject, data_of, setup_of
 
 Say = Callable[[str], None]
-Settings = Mapping[str, Any]
 Record = dict[str, Any]
-Kind = Literal["text", "images"]
 GPT2_IDS = 50_257
-OWN_SETTING = "The authors' own setting: model, data and hyper-parameters are the paper's."
 
 
 @dataclass(frozen=True)
@@ -60,110 +59,85 @@ class Shown:
     why: str = ""
 
 
-def shown(
-    *parts: str | list[Finding],
-    figures: tuple[Path, ...] = (),
-    caption: str = "",
-    why: str = "",
-) -> Shown:
-    """Texts and, among them, the findings, which become a table and the verdict."""
+def shown(*parts: str | list[Finding], verdict: str = "", **more: Any) -> Shown:
+    """Texts and, among them, the findings, which become a table and, unless given, the verdict."""
     findings = [finding for part in parts if isinstance(part, list) for finding in part]
-    texts = [part if isinstance(part, str) else findings_table(part) for part in parts]
-    return Shown("\n\n".join(texts), sentence(findings), figures, caption, why)
+    head = ("the paper", "what was computed", "here", "by how much")
+    texts = [
+        part
+        if isinstance(part, str)
+        else markdown_table(head, [(f.claim, f.computed, f.verdict, f.how) for f in part])
+        for part in parts
+    ]
+    return Shown("\n\n".join(texts), verdict or sentence(findings), **more)
 
 
-def findings_table(findings: Sequence[Finding]) -> str:
-    """The findings as a table."""
-    rows = [(f.claim, f.computed, f.verdict, f.how) for f in findings]
-    return markdown_table(("the paper", "what was computed", "here", "by how much"), rows)
+@dataclass(frozen=True)
+class Experiment:
+    """A figure or a table of the paper, or its theory: a `Computed` or a `Trained`.
 
-
-def markdown_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    """A table.
-
-    >>> print(markdown_table(("a", "b"), [("1", "2")]))
-    | a | b |
-    |---|---|
-    | 1 | 2 |
+    Attributes:
+        id: What `deva reproduce` calls it.
+        what: What it shows, in a line.
+        place: Where the paper has it.
+        show: The results and the folder for figures → what the reader sees. Quick.
     """
-    cells = [[cell.replace("|", "\\|") for cell in row] for row in (head, *rows)]
-    first, *rest = ["| " + " | ".join(row) + " |" for row in cells]
-    return "\n".join([first, "|" + "---|" * len(head), *rest])
+
+    id: str
+    what: str
+    place: str
+    show: Callable[[Any, Path], Shown]
 
 
 # Computed -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Experiment:
-    """A figure or a table of the paper, or its theory, that is computed.
+class Computed(Experiment):
+    """An experiment that is computed, in full wherever it is.
 
     Attributes:
-        id: What `deva reproduce` calls it.
-        what: What it shows, in a line.
-        place: Where the paper has it.
-        settings: Scale → what `compute` is given; results are cached by it, so it must be JSON.
         compute: Settings → results, as JSON. Slow.
-        show: Results and the folder for figures → what the reader sees. Quick.
+        settings: What `compute` is given; results are kept by it, so it must be JSON.
     """
 
-    id: str
-    what: str
-    place: str
-    settings: Mapping[Scale, Settings]
-    compute: Callable[[Settings, Say], dict[str, Any]]
-    show: Callable[[Mapping[str, Any], Path], Shown]
+    compute: Callable[[Mapping[str, Any], Say], dict[str, Any]]
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
-    def path(self, scale: Scale, folder: Path) -> Path:
+    def path(self, folder: Path) -> Path:
         """Where its record is kept: a file whose name depends on the settings."""
-        key = [self.id, deva_optim.__version__, dict(self.settings[scale])]
+        key = [self.id, deva_optim.__version__, dict(self.settings)]
         data = json.dumps(key, sort_keys=True).encode()
         return folder / f"{self.id}-{hashlib.blake2b(data, digest_size=5).hexdigest()}.json"
 
     def kept(self, scale: Scale, folder: Path) -> Record | None:
         """The record that the folder has, if it has one that is whole."""
-        path = self.path(scale, folder)
+        path = self.path(folder)
         if not path.is_file():
             return None
         found = read_record(path, begins=("id",))
         if found is None:
             warn(f"{path} is damaged, and left out: deva reproduce {self.id} computes it again")
-        return found
+            return None
+        return {**found, "scale": scale, "command": f"deva reproduce {self.id}"}
 
-    def command(self, record: Record) -> str:
-        """What to type to see it again; a record may know another folder."""
-        return f"deva reproduce {self.id}"
-
-    @property
-    def at_paper_scale(self) -> str:
-        """How to see it at the scale of the paper."""
-        return f"`deva reproduce {self.id}` computes it at the paper's own scale"
-
-    def seconds(self, record: Record) -> dict[str, float]:
-        """What took how long."""
-        return {self.id: record["seconds"]}
-
-
-def results_of(
-    experiment: Experiment, scale: Scale, folder: Path, *, say: Say, command: str
-) -> Record:
-    """The record of an experiment: from the folder if it is there, else computed and put there."""
-    if (found := experiment.kept(scale, folder)) is not None:
-        return found
-    settings = dict(experiment.settings[scale])
-    start = time.perf_counter()
-    results = experiment.compute(settings, say)
-    record = {
-        "id": experiment.id,
-        "scale": scale,
-        "settings": settings,
-        "seconds": time.perf_counter() - start,
-        "command": command,
-        "environment": environment("cpu"),
-        "results": results,
-    }
-    write_record(experiment.path(scale, folder), record)
-    return record
+    def record(self, scale: Scale, folder: Path, say: Say) -> Record:
+        """The record: from the folder if it is there, else computed and put there."""
+        if (found := self.kept(scale, folder)) is not None:
+            return found
+        start = time.perf_counter()
+        results = self.compute(self.settings, say)
+        record = {
+            "id": self.id,
+            "scale": scale,
+            "settings": dict(self.settings),
+            "seconds": time.perf_counter() - start,
+            "command": f"deva reproduce {self.id}",
+            "environment": environment("cpu"),
+            "results": results,
+        }
+        write_record(self.path(folder), record)
+        return record
 
 
 @contextmanager
@@ -181,28 +155,27 @@ def one_thread() -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Trained:
-    """A figure or a table of the paper that is made of training runs.
+class Trained(Experiment):
+    """An experiment that is made of training runs.
 
     Results are kept run by run, by the id of its settings, so experiments may share runs.
 
     Attributes:
-        id: What `deva reproduce` calls it.
-        what: What it shows, in a line.
-        place: Where the paper has it.
-        kind: What it is trained on; `--data` names one of that kind.
-        data: Scale → the data that it has unless the user says otherwise.
-        runs: Scale and data → the runs; one that another experiment has too is carried out once.
-        show: The results, in the order of the runs, and the folder for figures → what one sees.
+        plan: What a scale has → the runs; one that another experiment has too is done once.
+        subject: What is trained.
     """
 
-    id: str
-    what: str
-    place: str
-    kind: Kind
-    data: Callable[[Scale], str]
-    runs: Callable[[Scale, str], Sequence[RunSettings]]
-    show: Callable[[Sequence[Result], Path], Shown]
+    plan: Callable[[Setup], Sequence[RunSettings]]
+    subject: Subject = "gpt"
+
+    @property
+    def kind(self) -> str:
+        """What it is trained on; `--data` names one of that kind."""
+        return "text" if self.subject == "gpt" else "images"
+
+    def runs(self, scale: Scale, data: str | None = None) -> list[RunSettings]:
+        """The runs, each once, in the order in which `show` gets their results."""
+        return list(dict.fromkeys(self.plan(setup_of(self.subject, scale, data))))
 
     def kept(self, scale: Scale, folder: Path) -> Record | None:
         """The record, on whatever data, if the folder has all of its runs."""
@@ -210,23 +183,32 @@ class Trained:
         results = [x for x in read_results(path) if not is_failed(x)] if path.is_file() else []
         done = {result["id"] for result in results}
         used = (result["settings"]["data"] for result in results)
-        for data in dict.fromkeys([self.data(scale), *used]):
+        for data in dict.fromkeys([data_of(self.subject, scale), *used]):
             if all(run.id in done for run in self.runs(scale, data)):
-                return record_of(self, scale, folder, data)
+                return self.record(scale, folder, data)
         return None
 
-    def command(self, record: Record) -> str:
-        """What to type to see it again."""
-        return str(record["command"])
-
-    @property
-    def at_paper_scale(self) -> str:
-        """How to see it at the scale of the paper."""
-        return f"`deva reproduce {self.id} --scale paper` trains it at the paper's own scale"
-
-    def seconds(self, record: Record) -> dict[str, float]:
-        """How long each run took."""
-        return {run["id"]: run["curve"]["seconds"][-1] for run in record["results"]}
+    def record(self, scale: Scale, folder: Path, data: str | None = None) -> Record:
+        """The record of runs that the folder has all results of."""
+        runs = self.runs(scale, data)
+        kept = {result["id"]: result for result in finished(folder, runs)}
+        results: list[Result] = [kept[run.id] for run in runs]
+        times = {result["id"]: result["curve"]["seconds"][-1] for result in results}
+        at = ["--scale", scale] if scale != "cpu" else []
+        return {
+            "id": self.id,
+            "scale": scale,
+            "settings": {
+                "data": runs[0].data,
+                "seeds": " ".join(map(str, sorted({run.seed for run in runs}))),
+                "runs": len(runs),
+            },
+            "seconds": sum(times.values()),
+            "times": times,
+            "command": shlex.join(["deva", "reproduce", self.id, *at, "--data", runs[0].data]),
+            "environment": results[0]["environment"],
+            "results": results,
+        }
 
 
 def runs_of(
@@ -243,8 +225,7 @@ def runs_of(
             f"--data {data} is for experiments on {' or on '.join(kinds)}, not for both at once: "
             "ask for them one after the other"
         )
-    runs = (run for one in experiments for run in one.runs(scale, data or one.data(scale)))
-    return list(dict.fromkeys(runs))
+    return list(dict.fromkeys(run for one in experiments for run in one.runs(scale, data)))
 
 
 def check_runs(runs: Sequence[RunSettings]) -> None:
@@ -260,97 +241,46 @@ def _models(runs: Sequence[RunSettings]) -> list[RunSettings]:
     return [*{(run.task, run.size, run.data, run.vocabulary): run for run in runs}.values()]
 
 
-def record_of(experiment: Trained, scale: Scale, folder: Path, data: str | None) -> Record:
-    """The record of an experiment whose runs the folder has all results of."""
-    chosen = data or experiment.data(scale)
-    runs = experiment.runs(scale, chosen)
-    kept = {result["id"]: result for result in finished(folder, runs)}
-    results = [kept[run.id] for run in dict.fromkeys(runs)]
-    seeds = " ".join(map(str, sorted({result["settings"]["seed"] for result in results})))
-    at = ["--scale", scale] if scale != "cpu" else []
-    return {
-        "id": experiment.id,
-        "scale": scale,
-        "settings": {"data": chosen, "seeds": seeds, "runs": len(results)},
-        "seconds": sum(result["curve"]["seconds"][-1] for result in results),
-        "spent": " of training, all runs added up,",
-        "command": shlex.join(["deva", "reproduce", experiment.id, *at, "--data", chosen]),
-        "environment": results[0]["environment"],
-        "results": results,
-    }
+# What would be trained ----------------------------------------------------------------------------
 
 
-# What is written of either ------------------------------------------------------------------------
-
-
-def page(experiment: Experiment | Trained, record: Record, folder: Path) -> str:
-    """The experiment as a page of Markdown, its figures being in the folder."""
-    found = experiment.show(record["results"], folder)
-    pictures = [path.name for path in found.figures if path.suffix == ".png"]
-    parts = [
-        f"# {experiment.id}: {experiment.what}",
-        f"In the paper: {experiment.place}.",
-        found.text,
-        *(f"![{experiment.what}]({name})" for name in pictures),
-        *([f"*{found.caption}*"] if found.caption else []),
-        verdict(experiment, record, found),
-        origin(record, record["command"]),
-    ]
-    return "\n\n".join(parts) + "\n"
-
-
-def verdict(experiment: Experiment | Trained, record: Record, found: Shown) -> str:
-    """The verdict; where not all holds, why, what does, and the command for the paper's scale."""
-    word, _, rest = found.verdict.partition(": ")
-    if word == "holds":
-        return f"**Verdict**: {found.verdict}."
-    parts = [f"**Verdict**: {word}.", reason(record, found), f"{rest[:1].upper()}{rest[1:]}."]
-    return " ".join([*filter(None, parts), f"{experiment.at_paper_scale}."])
-
-
-def reason(record: Record, found: Shown) -> str:
-    """Why not all holds, in a sentence that begins with the cause; nothing where all does."""
-    if found.verdict.partition(":")[0] == "holds":
-        return ""
-    at_full_scale = record["scale"] == "paper" and "spent" in record  # trained, that is
-    return OWN_SETTING if at_full_scale else found.why
-
-
-def origin(record: Record, command: str) -> str:
-    """A line on how results were made: the command, the settings, the time and the machine."""
-    settings = ", ".join(f"{key} {value}" for key, value in record["settings"].items())
-    return (
-        f"`{command}` · {settings or 'no settings'} · {record['seconds']:.0f} s"
-        f"{record.get('spent', '')} on {record['environment']['processor']}"
-    )
-
-
-def dry_run(
-    experiments: Sequence[Experiment | Trained], scale: Scale, folder: Path, data: str | None
-) -> str:
+def dry_run(experiments: Sequence[Experiment], scale: Scale, folder: Path, data: str | None) -> str:
     """Every run that `deva reproduce` would carry out, those that are done already marked."""
     trained = [one for one in experiments if isinstance(one, Trained)]
     runs = runs_of(trained, scale, data)
     done = {result["id"] for result in finished(folder, runs)}
     lines = [f"{one.id}: computed, no training" for one in experiments if one not in trained]
     for one in trained:
-        own = runs_of([one], scale, data)
-        lines.append(f"{one.id}: {len(own)} runs, {count(sum(map(units, own)))} {_unit(own[0])}")
+        own = one.runs(scale, data)
+        lines.append(f"{one.id}: {len(own)} runs, {_amount(own)}")
     if runs:
+        lines.append("")
+        for run in runs:
+            batch = f"{run.batch} × {run.accumulate}" if run.accumulate > 1 else f"{run.batch}"
+            lines.append(
+                f"  {run.optimizer}  lr {run.lr:g}  seed {run.seed}  {run.steps} steps of {batch}  "
+                + _amount([run])
+                + "  (done)" * (run.id in done)
+            )
         sizes = "; ".join(map(_model_line, _models(runs)))
-        lines += ["", *(_run_line(run, run.id in done) for run in runs), ""]
-        lines += [f"{len(runs)} different runs, {len(runs) - len(done)} to do; {sizes}"]
+        lines += ["", f"{len(runs)} different runs, {len(runs) - len(done)} to do; {sizes}"]
     return "\n".join(lines)
+
+
+def _amount(runs: Sequence[RunSettings]) -> str:
+    return f"{count(sum(map(units, runs)))} {'tokens' if runs[0].task == 'gpt' else 'images'}"
+
+
+def _model_line(run: RunSettings) -> str:
+    number = parameters(run)
+    size = "" if number is None else f", {number:,} parameters"
+    return f"{run.task} {run.size} on {run.data}{size}"
 
 
 def units(run: RunSettings) -> int:
     """The tokens or images that a run trains on."""
     context = SIZES[run.size].context if run.task == "gpt" else 1
     return run.steps * run.accumulate * run.batch * context
-
-
-def _unit(run: RunSettings) -> str:
-    return "tokens" if run.task == "gpt" else "images"
 
 
 def parameters(run: RunSettings) -> int | None:
@@ -364,17 +294,3 @@ def parameters(run: RunSettings) -> int | None:
         else:
             model = build_model(run.task, run.size, SHAPES[run.data])
     return sum(parameter.numel() for parameter in model.parameters())
-
-
-def _run_line(run: RunSettings, done: bool) -> str:
-    batch = f"{run.batch} × {run.accumulate}" if run.accumulate > 1 else f"{run.batch}"
-    return (
-        f"  {run.optimizer}  lr {run.lr:g}  seed {run.seed}  {run.steps} steps of {batch}  "
-        f"{count(units(run))} {_unit(run)}" + "  (done)" * done
-    )
-
-
-def _model_line(run: RunSettings) -> str:
-    number = parameters(run)
-    size = "" if number is None else f", {number:,} parameters"
-    return f"{run.task} {run.size} on {run.data}{size}"

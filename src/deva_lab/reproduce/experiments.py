@@ -1,156 +1,146 @@
 """The table of experiments: one row a figure or table of the paper, and its theory.
 
-To add one that is computed, write `compute` and `show` and add an `Experiment`; what the results
-depend on belongs into the settings: they are cached by them. To add one that is made of training
-runs, write `runs` and `show` and add a `Trained`; runs are cached by their own settings.
-`printed.py` has the paper's numbers.
+To add one that is computed, write `compute` and `show` and add a `Computed`; what the results
+depend on belongs into the settings: they are kept by them. To add one that is made of training
+runs, write the runs into `paper.py`, `show`, and add a `Trained`; runs are kept by their own
+settings. `PRINTED` in `paper.py` has the paper's numbers.
 """
 
 from __future__ import annotations
 
-from functools import partial
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from ..errors import unknown
-from . import Scale, images, losses, runs, sweeps, tables, theory, trace
-from .experiment import Experiment, Settings, Trained
+from ..tables import aligned
+from . import images, losses, paper, sweeps, tables, theory, trace
+from .experiment import Computed, Trained
 
-
-def _same(**settings: Any) -> dict[Scale, Settings]:
-    """Settings of an experiment that is small enough to be done in full anywhere."""
-    return {"cpu": settings, "paper": settings}
-
-
-_on_text = partial(Trained, kind="text", data=runs.text_data)
-_ROWS: Final[tuple[Experiment | Trained, ...]] = (
-    Experiment(
+_ROWS: Final[tuple[Computed | Trained, ...]] = (
+    Computed(
         "fig-trace",
         "trace quadratic, homogeneous and heterogeneous, eight methods, 100 seeds",
         "figure “Trace Quadratic Function Optimization” (a)–(d)",
-        _same(seeds=100, steps=400, batch=3, lr=0.1, factors=(0.2, 0.4, 1, 2, 5)),
-        trace.compute,
         trace.show,
+        trace.compute,
+        {"seeds": 100, "steps": 400, "batch": 3, "lr": 0.1, "factors": (0.2, 0.4, 1, 2, 5)},
     ),
-    _on_text(
+    Trained(
         "fig-nanogpt",
         "NanoGPT: validation and training loss of Muon, SOAP and DeVA-S∞",
         "figures “NanoGPT pretraining on FineWeb” and “EMA-smoothed training loss for a 274M …”",
-        runs=runs.figure_runs,
-        show=losses.show_nanogpt_figure,
+        losses.show_nanogpt_figure,
+        paper.figure_runs,
     ),
-    _on_text(
+    Trained(
         "table-nanogpt",
         "NanoGPT: final loss and time against Muon",
         "table “Final validation perplexity and training runtime”",
-        runs=runs.main_runs,
-        show=losses.show_nanogpt_table,
+        losses.show_nanogpt_table,
+        paper.main_runs,
     ),
-    _on_text(
+    Trained(
         "fig-lr",
         "learning-rate sensitivity of Muon, SOAP and DeVA-S∞",
         "figure “Learning-rate sensitivity”",
-        runs=runs.rate_runs,
-        show=sweeps.show_rates_figure,
+        sweeps.show_rates_figure,
+        paper.rate_runs,
     ),
-    _on_text(
+    Trained(
         "table-lr",
         "the learning-rate sweep in numbers",
         "table “Numerical learning-rate sweep”",
-        runs=runs.rate_runs,
-        show=sweeps.show_rates_table,
+        sweeps.show_rates_table,
+        paper.rate_runs,
     ),
-    _on_text(
+    Trained(
         "table-beta3",
         "robustness of DeVA-S∞ to β₃",
         "table “Robustness of DeVA-S∞ to β₃”",
-        runs=runs.beta3_runs,
-        show=sweeps.show_beta3,
+        sweeps.show_beta3,
+        paper.beta3_runs,
     ),
-    _on_text(
+    Trained(
         "fig-batch",
         "batch size: loss and step time",
         "figure “Batch size sensitivity on NanoGPT”",
-        runs=runs.batch_runs,
-        show=sweeps.show_batch,
+        sweeps.show_batch,
+        paper.batch_runs,
     ),
-    _on_text(
+    Trained(
         "fig-freq",
         "frequency of the eigendecomposition: loss and step time",
         "figure “Sensitivity to eigen-decomposition frequency on NanoGPT”",
-        runs=runs.frequency_runs,
-        show=sweeps.show_frequency,
+        sweeps.show_frequency,
+        paper.frequency_runs,
     ),
-    _on_text(
+    Trained(
         "fig-variants",
         "training and validation loss of the variants of DeVA-S∞",
         "figure “Training and Validation Performance of different DeVA-S∞ variants”",
-        runs=runs.variant_runs,
-        show=losses.show_variants_figure,
+        losses.show_variants_figure,
+        paper.variant_runs,
     ),
-    _on_text(
+    Trained(
         "table-variants",
         "the variants of DeVA-S∞ in numbers",
         "table “Best Validation loss across DeVA-S∞ variants”",
-        runs=runs.variant_runs,
-        show=losses.show_variants_table,
+        losses.show_variants_table,
+        paper.variant_runs,
     ),
-    _on_text(
+    Trained(
         "table-snr",
         "Frobenius norm of Γ by layer and tokens",
         "table “SNR matrix evolution (Frobenius norm)”",
-        runs=runs.snr_runs,
-        show=losses.show_snr,
+        losses.show_snr,
+        paper.snr_runs,
     ),
     Trained(
         "fig-cifar",
         "ResNet-20 on CIFAR-10, vector and matrix methods over learning rates",
         "figure “ResNet-20 validation accuracy on CIFAR-10 after 40 epochs”",
-        "images",
-        runs.cifar_data,
-        runs.cifar_runs,
         images.show_cifar,
+        paper.cifar_runs,
+        "resnet",
     ),
     Trained(
         "fig-vit",
         "vision transformer on ImageNet, training loss at a fixed rate",
         "figure “EMA-smoothed training loss for ViT-L/16 on ImageNet-1K”",
-        "images",
-        runs.vit_data,
-        runs.vit_runs,
         images.show_vit,
+        paper.vit_runs,
+        "vit",
     ),
-    Experiment(
+    Computed(
         "table-cost",
         "memory and FLOPs of a step",
         "table “Asymptotic per-step cost”",
-        _same(shapes=((256, 256), (128, 384), (384, 128)), refresh_every=10),
-        tables.compute_cost,
         tables.show_cost,
+        tables.compute_cost,
+        {"shapes": ((256, 256), (128, 384), (384, 128)), "refresh_every": 10},
     ),
-    Experiment(
+    Computed(
         "table-hyper",
         "the hyper-parameters of the paper's runs, and those of --scale paper",
         "tables “Hyperparameter configurations …” and “Best Hyperparameter settings …”",
-        _same(tables=("NanoGPT", "ViT-L/16", "ResNet-20")),
-        tables.compute_hyper,
         tables.show_hyper,
+        tables.compute_hyper,
+        {"tables": ("NanoGPT", "ViT-L/16", "ResNet-20")},
     ),
-    Experiment(
+    Computed(
         "table-methods",
         "bases and variance adaptations of the methods, and their preconditioners",
         "table “Special instantiations of Adaptive Subgradient descent”",
-        _same(),
-        tables.compute_methods,
         tables.show_methods,
+        tables.compute_methods,
     ),
-    Experiment(
+    Computed(
         "theory",
         "the propositions and theorems, checked numerically",
         "sections “Our Methods” and “Analysis”, and their proofs",
-        _same(steps=400, paths=24),
-        theory.compute,
         theory.show,
+        theory.compute,
+        {"steps": 400, "paths": 24},
     ),
 )
 
@@ -158,7 +148,7 @@ EXPERIMENTS: Final = MappingProxyType({row.id: row for row in _ROWS})
 """Every experiment that can be run, by id."""
 
 
-def experiment(name: str) -> Experiment | Trained:
+def experiment(name: str) -> Computed | Trained:
     """The experiment of this id."""
     if name not in EXPERIMENTS:
         raise unknown("experiment", name, EXPERIMENTS)
@@ -168,6 +158,4 @@ def experiment(name: str) -> Experiment | Trained:
 def listing() -> str:
     """A line an experiment."""
     rows = sorted((row.id, row.what, row.place) for row in EXPERIMENTS.values())
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows)
-    return "\n".join(line.rstrip() for line in lines)
+    return aligned((), rows, left=range(3))

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from ..figures import draw
+from ..charts import draw_curves, line_style
+from ..figures import GREY, draw
 from ..models.gpt import SIZES
+from ..palette import Style
 from ..run.progress import Result
+from ..tables import markdown_table
 from ..wording import NONE, count, percent
-from .experiment import Shown, markdown_table, shown
+from .experiment import Shown, shown
 from .measures import (
     Finding,
     Measured,
+    Place,
     at,
     at_one_speed,
     below,
@@ -21,7 +26,6 @@ from .measures import (
     curve_of,
     final,
     gap,
-    holding,
     judged,
     lowest,
     milliseconds,
@@ -32,34 +36,117 @@ from .measures import (
     speeds,
     throughout,
 )
-from .panels import curves_panel, legend_below
-from .printed import PRINTED
-from .runs import (
+from .paper import (
     DEVA,
     FACTORED,
     INSTANTANEOUS,
-    KEYS,
     LOOKS,
     METHODS,
     MUON,
     NAMES,
     OTHERS,
+    PAPER_STEPS,
+    PRINTED,
     SOAP,
     UNSIGNED,
     VARIANTS,
-    about,
-    scale_of,
 )
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 Groups = dict[str, list[Result]]  # label → its runs
 Numbers = dict[str, Measured]
+TITLE: Final[dict[str, Any]] = {"fontsize": 9, "loc": "left", "color": GREY}  # of a panel
 PANELS: Final = {"loss": "validation loss", "train_loss": "training loss"}
+COUNTS: Final = (
+    "Runs of one seed share the first weights and the batches. A difference counts if it is larger "
+    "than its standard deviation over the seeds; between single runs, than that of the methods "
+    "where they have several seeds."
+)
+ONE_SEED: Final = "One seed, so the spread is not known and every difference counts."
 
 
-def groups(results: Sequence[Result], labels: Sequence[str]) -> Groups:
+def scale_of(results: Sequence[Result]) -> str:
+    """How far runs on text are from the paper's: why they may come out otherwise."""
+    run = results[0]
+    steps = run["settings"]["steps"]
+    return (
+        f"Scale: a GPT of {count(run['parameters'])} parameters sees {count(steps * run['units'])} "
+        f"tokens in {steps:,} steps here, in the paper one of 276M sees 1.4G in {PAPER_STEPS:,}."
+    )
+
+
+def about(results: Sequence[Result]) -> str:
+    """The setting of runs on text in a sentence, beside the paper's."""
+    run = results[0]
+    settings = run["settings"]
+    text = settings["data"]
+    if text == "python":
+        text += " (the source of Python's standard library, not FineWeb)"
+    products = " with bfloat16 products" * (settings["dtype"] == "bfloat16")
+    return (
+        f"Here: the GPT `{settings['size']}`, {run['parameters']:,} parameters, "
+        f"{count(settings['steps'] * run['units'])} tokens of {text}, {run['units']:,} a step, "
+        f"float32{products}. In the paper: 275.6 M parameters, 1.4 G tokens of FineWeb, 49,152 a "
+        f"step. {COUNTS if len({r['settings']['seed'] for r in results}) > 1 else ONE_SEED}"
+    )
+
+
+def orders(by: str, printed: Mapping[str, float], here: Numbers, names: Mapping[str, str]) -> str:
+    """The paper's order of some labels and ours in a sentence."""
+    theirs = order({names[label]: Measured({0: value}) for label, value in printed.items()})
+    ours = order({names[label]: here[label] for label in printed})
+    return f"{by}: in the paper {theirs}; here {ours}."
+
+
+def points_panel(
+    axes: Axes, lines: Mapping[Style, Mapping[Place, Measured]], *, title: str, x: str, y: str
+) -> None:
+    """Draw numbers over a setting, a bar where there are seeds and a cross where a run diverged.
+
+    Args:
+        axes: Where.
+        lines: Look → place on the x axis → what was measured there.
+        title: Above the panel.
+        x: What the setting is; its axis is logarithmic, its ticks are the settings that were run.
+        y: What was measured.
+    """
+    axes.set_xscale("log")
+    axes.minorticks_off()
+    for look, points in lines.items():
+        known = {place: one for place, one in points.items() if math.isfinite(one.mean)}
+        spreads = [math.nan if one.spread is None else one.spread for one in known.values()]
+        axes.errorbar(
+            list(known),
+            [one.mean for one in known.values()],
+            yerr=None if all(map(math.isnan, spreads)) else spreads,
+            label=look.name,
+            marker="o",
+            markersize=4,
+            capsize=3,
+            elinewidth=0.9,
+            **line_style(look),
+        )
+        lost = [place for place in points if place not in known]
+        cross: dict[str, Any] = {"color": look.light, "marker": "x", "markersize": 5}
+        top = axes.get_xaxis_transform()
+        axes.plot(lost, [0.985] * len(lost), transform=top, linestyle="", **cross)
+    places = sorted({place for points in lines.values() for place in points})
+    axes.set_xticks(places, [f"{place:g}" for place in places])
+    axes.set(xlabel=x, ylabel=y)
+    axes.set_title(title, **TITLE)
+    axes.grid(axis="y")
+
+
+def legend_below(figure: Figure, axes: Axes, *, columns: int = 4) -> None:
+    """Write the names of the lines of a panel below the whole figure."""
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
+
+
+def _groups(results: Sequence[Result], labels: Sequence[str]) -> Groups:
     """Label → its runs, those that there are."""
     found = {label: select(results, optimizer=label) for label in labels}
     return {label: runs for label, runs in found.items() if runs}
@@ -75,8 +162,9 @@ def _draw(
         for axes, column in zip(panels, columns, strict=True):
             curves = {LOOKS[label]: curve_of(own, column) for label, own in runs.items()}
             seen = [curves[LOOKS[label]] for label in fitted]
-            title = PANELS[column]
-            curves_panel(axes, curves, title=title, x="tokens", y="nats a token", fitted=seen)
+            draw_curves(axes, curves, x="tokens", y="nats a token", fitted=seen)
+            axes.locator_params(axis="x", nbins=5)
+            axes.set_title(PANELS[column], **TITLE)
         legend_below(figure, panels[0])
 
     return draw(folder, name, (8.4, 4.0), fill)
@@ -87,14 +175,18 @@ def _draw(
 ONE_RATE: Final = (
     "The claims are about one learning rate for all methods; table-lr has each at its best."
 )
-FEWER: Final = PRINTED["fig-nanogpt"]["fewer tokens than Muon to its final loss"]
+FEWER: Final = PRINTED["fig-nanogpt"]
 
 
 def show_nanogpt_figure(results: Sequence[Result], folder: Path) -> Shown:
     """Both losses along the way, and the tokens to Muon's final loss."""
-    runs = groups(results, (*METHODS, UNSIGNED, *OTHERS))
+    runs = _groups(results, (*METHODS, UNSIGNED, *OTHERS))
     target = final(runs[MUON]).mean
-    needed = {label: _needed(share_to(target, curve_of(own))) for label, own in runs.items()}
+    shares = {label: share_to(target, curve_of(own)) for label, own in runs.items()}
+    needed = {
+        label: "does not reach it" if share is None else percent(share, 1)
+        for label, share in shares.items()
+    }
 
     def fewer(one: str, other: str, claim: str) -> Finding:
         """One needs fewer tokens than the other where it ends below it."""
@@ -103,17 +195,17 @@ def show_nanogpt_figure(results: Sequence[Result], folder: Path) -> Shown:
         computed = "tokens to Muon's final loss, in per cent of all; by the loss at the end"
         return compared(claim, computed, gap(a, b), noise=noise(a, b), how=how)
 
-    claim = f"SOAP reaches Muon's final loss with {percent(FEWER['soap'], 1)} fewer tokens"
+    claim = f"SOAP reaches Muon's final loss with {percent(FEWER[SOAP], 1)} fewer tokens"
     findings = [
         fewer(SOAP, MUON, claim),
-        fewer(DEVA, MUON, f"DeVA-S∞ reaches it with {percent(FEWER['deva'], 1)} fewer"),
+        fewer(DEVA, MUON, f"DeVA-S∞ reaches it with {percent(FEWER[DEVA], 1)} fewer"),
         fewer(DEVA, SOAP, "DeVA-S∞ needs fewer tokens than SOAP"),
         _lowest_throughout(runs),
     ]
     rows = [
         (
             NAMES[label],
-            percent(1 - FEWER.get(KEYS[label], 0.0), 1) if label in METHODS else NONE,
+            percent(1 - FEWER[label], 1) if label in FEWER else NONE,
             needed[label],
             final(own).text(),
         )
@@ -132,10 +224,6 @@ def show_nanogpt_figure(results: Sequence[Result], folder: Path) -> Shown:
     )
 
 
-def _needed(share: float | None) -> str:
-    return "does not reach it" if share is None else percent(share, 1)
-
-
 def _lowest_throughout(runs: Groups) -> Finding:
     """At every evaluation DeVA-S∞ has the lowest training loss of the three."""
     parts = []
@@ -146,14 +234,13 @@ def _lowest_throughout(runs: Groups) -> Finding:
         "DeVA-S∞ has the lowest training loss throughout",
         "the training loss at every evaluation, against the lower of the others",
         parts,
-        f"lowest at {holding(parts)} of {len(parts)} evaluations",
+        "lowest at {} of {} evaluations",
     )
 
 
 # NanoGPT: losses at the end, and times ------------------------------------------------------------
 
-LOSS: Final = PRINTED["table-nanogpt"]["loss"]
-TIME: Final = PRINTED["table-nanogpt"]["ms / 1k tokens"]
+LOSS, TIME = PRINTED["table-nanogpt"].values()
 ALIKE: Final = 0.005  # relative: half of DeVA's gain over Muon in the paper, which has 0.000
 TIMES_ARE: Final = (
     "Times are means over all steps, of runs that may have gone side by side; the paper's are of "
@@ -165,7 +252,7 @@ TIMES_ARE: Final = (
 
 def show_nanogpt_table(results: Sequence[Result], folder: Path) -> Shown:
     """Final losses and times, each against Muon's."""
-    runs = groups(at_one_speed(results), (*METHODS, UNSIGNED, *OTHERS))
+    runs = _groups(at_one_speed(results), (*METHODS, UNSIGNED, *OTHERS))
     losses = {label: final(own) for label, own in runs.items()}
     times = {label: milliseconds(own, per_units=1000) for label, own in runs.items()}
     relative = abs(gap(losses[MUON], losses[SOAP])) / losses[MUON].mean
@@ -183,47 +270,37 @@ def show_nanogpt_table(results: Sequence[Result], folder: Path) -> Shown:
         below(times[MUON], times[SOAP], "Muon is faster than SOAP", takes, spec=".1f"),
         below(times[SOAP], times[DEVA], "SOAP is faster than DeVA-S∞", takes, spec=".1f"),
     ]
-    table, orders = _nanogpt_table(runs, losses, times), _orders(losses, times)
-    notes, why = f"{TIMES_ARE} {speeds(results)}", f"{scale_of(results)} {ONE_RATE}"
-    return shown(about(results), table, orders, findings, notes, why=why)
-
-
-def _nanogpt_table(runs: Groups, losses: Numbers, times: Numbers) -> str:
-    def printed(values: dict[str, float], label: str, spec: str, digits: int) -> str:
-        if label not in KEYS:
-            return NONE
-        value = values[KEYS[label]]
-        return format(value, spec) + _against(value, values["muon"], digits)
-
-    def here(values: Numbers, label: str, spec: str, digits: int) -> str:
-        return values[label].text(spec) + _against(values[label].mean, values[MUON].mean, digits)
-
     rows = [
         (
             NAMES[label],
-            printed(LOSS, label, ".3f", 1),
-            here(losses, label, ".3f", 1),
-            printed(TIME, label, ".2f", 0),
-            here(times, label, ".1f", 0),
+            _printed(LOSS, label, ".3f", 1),
+            losses[label].text() + _against(losses[label].mean, losses[MUON].mean, 1),
+            _printed(TIME, label, ".2f", 0),
+            times[label].text(".1f") + _against(times[label].mean, times[MUON].mean, 0),
             milliseconds(own, "optimizer", per_units=1000).text(".1f"),
         )
         for label, own in runs.items()
     ]
     head = ("", "paper: loss", "here: loss", "paper: ms / 1k tokens", "here: ms / 1k tokens")
-    return markdown_table((*head, "of which the optimizer"), rows)
+    by_loss = orders("Order by loss", LOSS, losses, NAMES)
+    return shown(
+        about(results),
+        markdown_table((*head, "of which the optimizer"), rows),
+        f"{by_loss} {orders('By time', TIME, times, NAMES)}",
+        findings,
+        f"{TIMES_ARE} {speeds(results)}",
+        why=f"{scale_of(results)} {ONE_RATE}",
+    )
+
+
+def _printed(values: Mapping[str, float], label: str, spec: str, digits: int) -> str:
+    if label not in values:
+        return NONE
+    return format(values[label], spec) + _against(values[label], values[MUON], digits)
 
 
 def _against(value: float, muon: float, digits: int) -> str:
     return "" if value == muon else f" ({percent(value / muon - 1, digits, signed=True)})"
-
-
-def _orders(losses: Numbers, times: Numbers) -> str:
-    def both(printed: dict[str, float], here: Numbers) -> str:
-        theirs = {NAMES[label]: Measured({0: printed[KEYS[label]]}) for label in METHODS}
-        ours = {NAMES[label]: here[label] for label in METHODS}
-        return f"in the paper {order(theirs)}; here {order(ours)}."
-
-    return f"Order by loss: {both(LOSS, losses)} By time: {both(TIME, times)}"
 
 
 # Variants of DeVA-S∞: what the second moment is made of, and the sign trick ----------------------
@@ -234,39 +311,24 @@ TITLES: Final = {
     FACTORED: "factored w. sign",
     INSTANTANEOUS: "instantaneous w. sign",
 }
-PAPER: Final = dict(zip(VARIANTS, PRINTED["table-variants"].values(), strict=True))
+PAPER: Final = PRINTED["table-variants"]
 SMALL: Final = 0.02  # of the loss: what the factored variant may lose; in the paper it is 1.2 %
 UNFACTORED: Final = [label for label in VARIANTS if label != FACTORED]
 
 
 def show_variants_table(results: Sequence[Result], folder: Path) -> Shown:
-    """The lowest validation losses beside the paper's."""
-    runs = groups(results, VARIANTS)
+    """The lowest validation losses beside the paper's: factored is worst but not by much."""
+    runs = _groups(results, VARIANTS)
     losses = {label: lowest(own) for label, own in runs.items()}
-    rows = [
-        ("paper", *(f"{PAPER[label]:.3f}" for label in VARIANTS)),
-        ("here", *(losses[label].text() for label in VARIANTS)),
-        ("state, MB", *(f"{runs[label][0]['state_bytes'] / 1e6:.1f}" for label in VARIANTS)),
-    ]
-    table = markdown_table(("lowest validation loss", *TITLES.values()), rows)
-    printed = order({TITLES[label]: Measured({0: PAPER[label]}) for label in VARIANTS})
-    here = order({TITLES[label]: losses[label] for label in VARIANTS})
-    orders = f"Order: in the paper {printed}; here {here}."
-    return shown(about(results), table, orders, _variants_findings(losses), why=_too_near(results))
-
-
-def _variants_findings(losses: Numbers) -> list[Finding]:
-    """Factored is worst but not by much, the sign trick hurts, instantaneous gains."""
-    computed = "lowest validation loss"
-    worse = [below(losses[label], losses[FACTORED]) for label in UNFACTORED]
     loses = gap(losses[DEVA], losses[FACTORED]) / losses[DEVA].mean
     printed = percent(PAPER[FACTORED] / PAPER[DEVA] - 1, 1)
-    return [
+    computed = "lowest validation loss"
+    findings = [
         throughout(
             "the factored variant is the worst of the four",
             computed,
-            worse,
-            f"above {holding(worse)} of {len(worse)}",
+            [below(losses[label], losses[FACTORED]) for label in UNFACTORED],
+            "above {} of {}",
         ),
         judged(
             "it loses little for a second moment in n + m numbers",
@@ -278,11 +340,23 @@ def _variants_findings(losses: Numbers) -> list[Finding]:
         below(losses[UNSIGNED], losses[DEVA], "the sign trick makes it worse", computed),
         below(losses[INSTANTANEOUS], losses[DEVA], "the instantaneous variant gains", computed),
     ]
+    rows = [
+        ("paper", *(f"{PAPER[label]:.3f}" for label in VARIANTS)),
+        ("here", *(losses[label].text() for label in VARIANTS)),
+        ("state, MB", *(f"{runs[label][0]['state_bytes'] / 1e6:.1f}" for label in VARIANTS)),
+    ]
+    return shown(
+        about(results),
+        markdown_table(("lowest validation loss", *TITLES.values()), rows),
+        orders("Order", PAPER, losses, TITLES),
+        findings,
+        why=_too_near(results),
+    )
 
 
 def show_variants_figure(results: Sequence[Result], folder: Path) -> Shown:
     """Both losses along the way, and whether the factored variant is behind in both."""
-    runs = groups(results, VARIANTS)
+    runs = _groups(results, VARIANTS)
     return shown(
         about(results),
         [_behind(runs, "loss"), _behind(runs, "train_loss")],
@@ -295,7 +369,7 @@ def show_variants_figure(results: Sequence[Result], folder: Path) -> Shown:
 
 def _too_near(results: Sequence[Result]) -> str:
     """Why variants are not told apart as in the paper."""
-    spreads = [final(own).spread for own in groups(results, VARIANTS).values()]
+    spreads = [final(own).spread for own in _groups(results, VARIANTS).values()]
     known = max((spread for spread in spreads if spread is not None), default=None)
     apart = max(PAPER.values()) - min(PAPER.values())
     seeds = "" if known is None else f", and seeds move a loss by up to {known:.3f} here"
@@ -317,9 +391,7 @@ def _behind(runs: Groups, column: str) -> Finding:
 
 # ‖Γ‖_F of early and late layers along the training, by `optimizer.telemetry()` -------------------
 
-Norms = dict[str, list[float]]  # layer, in the paper's words → ‖Γ‖_F at each of the times
-TABLE: Final = PRINTED["table-snr"]
-PAPER_NORMS: Final[Norms] = {name: list(row) for name, row in TABLE.items() if name != "tokens"}
+Norms = Mapping[str, Sequence[float]]  # layer, in the paper's words → ‖Γ‖_F at each of the times
 PARTS: Final = {"mlp.c_proj": "mlp.down.weight", "attn.c_proj": "attention.out.weight"}
 EARLY: Final = 2  # times of five: in the first so many the paper has every peak
 BAND: Final = 0.15  # of the smallest: what the paper's later norms vary by at most is 14.5 %
@@ -367,10 +439,11 @@ def show_snr(results: Sequence[Result], folder: Path) -> Shown:
             ", ".join(f"{name} {percent(band, 1)}" for name, band in bands.items()),
         ),
     ]
+    paper = dict(PRINTED["table-snr"])
     return shown(
         about(results),
-        _norms_table("paper", TABLE["tokens"], PAPER_NORMS, layers("paper")),
-        _norms_table("here", times, norms, layers(size)),
+        _norms_table("paper", paper.pop("tokens"), paper, "paper"),
+        _norms_table("here", times, norms, size),
         IN_BRACKETS,
         findings,
         why="Steps: the paper looks at Γ after 5M to 500M tokens of training, and the run here "
@@ -378,10 +451,8 @@ def show_snr(results: Sequence[Result], folder: Path) -> Shown:
     )
 
 
-def _norms_table(
-    where: str, times: Sequence[float], norms: Norms, sizes: Mapping[str, tuple[str, float]]
-) -> str:
-    rows = []
+def _norms_table(where: str, times: Sequence[float], norms: Norms, size: str) -> str:
+    rows, sizes = [], layers(size)
     for name, row in norms.items():
         cells = [f"{norm:.1f} ({norm / sizes[name][1]:.2f})" for norm in row]
         top = row.index(max(row))

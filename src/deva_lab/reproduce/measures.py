@@ -74,8 +74,13 @@ def compared(
 
 
 def throughout(claim: str, computed: str, parts: Sequence[Finding], how: str = "") -> Finding:
-    """A claim that is made of several places at once: it holds where it holds in all of them."""
-    told = how or "; ".join(part.how for part in parts)
+    """A claim that is made of several places at once: it holds where it holds in all of them.
+
+    >>> parts = [judged("", "", error, most=1, how="") for error in (0, 2)]
+    >>> throughout("all are small", "", parts, "{} of {}").how
+    '1 of 2'
+    """
+    told = how.format(holding(parts), len(parts)) or "; ".join(part.how for part in parts)
     return Finding(claim, computed, overall(parts), told, holding(parts) / len(parts))
 
 
@@ -115,6 +120,11 @@ def sentence(findings: Sequence[Finding]) -> str:
 # Quantities over seeds ----------------------------------------------------------------------------
 
 
+def _spread(values: Sequence[float]) -> float | None:
+    known = len(values) > 1 and all(map(math.isfinite, values))
+    return stdev(values) if known else None
+
+
 @dataclass(frozen=True)
 class Measured:
     """A quantity, seed by seed.
@@ -148,11 +158,6 @@ Series = Mapping[str, Mapping[Place, Measured]]
 """Label → where in a sweep, ascending → a quantity."""
 
 
-def _spread(values: Sequence[float]) -> float | None:
-    known = len(values) > 1 and all(map(math.isfinite, values))
-    return stdev(values) if known else None
-
-
 def select(results: Iterable[Result], **settings: Any) -> list[Result]:
     """The runs that have these settings: `select(results, optimizer="muon", lr=0.01)`."""
     return [
@@ -180,6 +185,11 @@ def _end(result: Result, column: str) -> float:
     if result["status"] == "finished" and values and finite(values[-1]):
         return float(values[-1])
     return -math.inf if column == "accuracy" else math.inf
+
+
+def best(losses: Mapping[Place, Measured]) -> Place:
+    """Where in a sweep the mean is lowest."""
+    return min(losses, key=lambda place: losses[place].mean)
 
 
 def lowest(results: Sequence[Result]) -> Measured:
@@ -229,26 +239,23 @@ def at_one_speed(results: Sequence[Result]) -> list[Result]:
     That part is the same work for a token whatever the optimizer, so how long it took says how fast
     the machine was just then. A run that ended before its first step stays as it is.
     """
-    usual = _usual(results)
-    return [_scaled(run, usual / own if (own := _model_time(run)) else 1.0) for run in results]
-
-
-def _scaled(run: Result, scale: float) -> Result:
-    times, curve = run["mean_milliseconds"], run["curve"]
-    return {
-        **run,
-        "mean_milliseconds": {part: scale * time for part, time in times.items()},
-        "curve": {**curve, "seconds": [scale * time for time in curve["seconds"]]},
-    }
-
-
-def _usual(results: Sequence[Result]) -> float:
-    return median([time for run in results if (time := _model_time(run))] or [0.0])
+    usual, found = _usual(results), []
+    for run in results:
+        own, curve = _model_time(run), run["curve"]
+        scale = usual / own if own else 1.0
+        times = {part: scale * time for part, time in run["mean_milliseconds"].items()}
+        seconds = [scale * time for time in curve["seconds"]]
+        found.append({**run, "mean_milliseconds": times, "curve": {**curve, "seconds": seconds}})
+    return found
 
 
 def _model_time(run: Result) -> float:
     """Milliseconds for a token, or an image."""
     return float(run["mean_milliseconds"]["model"] / run["units"])
+
+
+def _usual(results: Sequence[Result]) -> float:
+    return median([time for run in results if (time := _model_time(run))] or [0.0])
 
 
 def speeds(results: Sequence[Result]) -> str:

@@ -3,7 +3,7 @@
     G, S      …×n×m         gradient, or any matrix that a norm is taken of
     O         …×n×m         its direction, msign(S) = U Vᵀ for S = U Σ Vᵀ
     Γ, γ      …×n×m         variance adaptation, positive; `gamma`
-    L_m       …×n×m         smoothness along each coordinate; `L_m`
+    L_m       …×n×m         smoothness along each coordinate
     r         –             min(n, m)
 
 Matrices come in batches …×n×m; every function returns a number for each, shape ….
@@ -19,40 +19,27 @@ from typing import Final, Literal
 import torch
 from torch import Tensor
 
-from deva_optim.core.directions import msign
-from deva_optim.core.linalg import matrix_norms
+from deva_optim import msign
 from deva_optim.core.variance import side_norms
 
-from ..quadratic import SIZES, hessian
+from ..quadratic import SIZES, Sampled, hessian
 
-# Norms and what belongs to them (definition of the γ-weighted dual norm and its examples) --------
+# Norms, the terms of the theorems, and signal to noise --------------------------------------------
 
 
 def nuclear_norm(S: Tensor) -> Tensor:
-    """‖S‖₁, the sum of the singular values.
-
-    >>> nuclear_norm(torch.tensor([[3.0, 0.0], [0.0, -4.0]]))
-    tensor(7.)
-    """
+    """‖S‖₁, the sum of the singular values."""
     norm: Tensor = torch.linalg.svdvals(S).sum(-1)
     return norm
 
 
 def linf_dual_norm(S: Tensor, gamma: Tensor) -> Tensor:
-    """‖S‖_{*,γ} = Σ γ |S|: the γ-weighted dual of the ℓ∞ norm.
-
-    >>> linf_dual_norm(torch.tensor([[1.0, -2.0]]), torch.tensor([[3.0, 0.5]]))
-    tensor(4.)
-    """
+    """‖S‖_{*,γ} = Σ γ |S|: the γ-weighted dual of the ℓ∞ norm."""
     return (gamma * S.abs()).sum((-2, -1))
 
 
 def schatten_dual_norm(S: Tensor, gamma: Tensor) -> Tensor:
-    """‖S‖_{*,Γ} = ‖Γ ⊙ S‖₁: the Γ-weighted dual of the Schatten-∞ norm.
-
-    >>> schatten_dual_norm(torch.eye(2), torch.full((2, 2), 0.5))
-    tensor(1.)
-    """
+    """‖S‖_{*,Γ} = ‖Γ ⊙ S‖₁: the Γ-weighted dual of the Schatten-∞ norm."""
     return nuclear_norm(gamma * S)
 
 
@@ -62,10 +49,7 @@ def nuclear_rank(S: Tensor) -> Tensor:
     >>> nuclear_rank(torch.stack([torch.eye(3), torch.ones(3, 3)])).round()
     tensor([3., 1.])
     """
-    return _ratio(nuclear_norm(S), _frobenius(S)).square()
-
-
-# The two terms of the convergence theorems ------------------------------------------------------
+    return _ratio(nuclear_norm(S), torch.linalg.matrix_norm(S)).square()
 
 
 def psi(G: Tensor, gamma: Tensor) -> Tensor:
@@ -87,17 +71,13 @@ def psi_floor(G: Tensor, gamma: Tensor) -> Tensor:
     """
     low, high = gamma.amin((-2, -1)), gamma.amax((-2, -1))
     # Σ |G ⊙ O| ≤ √r ‖G‖_F and Σ G ⊙ O = ‖G‖₁, so the negative entries add up to `wrong` at most.
-    wrong = (min(G.shape[-2:]) ** 0.5 * _frobenius(G) - nuclear_norm(G)) / 2
+    wrong = (min(G.shape[-2:]) ** 0.5 * torch.linalg.matrix_norm(G) - nuclear_norm(G)) / 2
     floor: Tensor = low * nuclear_norm(G) - (high - low) * wrong
     return floor
 
 
 def smoothness(L_m: Tensor, gamma: Tensor) -> Tensor:
-    """‖L_m‖_{1,Γ²} = Σ L_m Γ², the smoothness term of both theorems for one Γ.
-
-    >>> smoothness(torch.full((2, 2), 3.0), torch.full((2, 2), 0.5))
-    tensor(3.)
-    """
+    """‖L_m‖_{1,Γ²} = Σ L_m Γ², the smoothness term of both theorems for one Γ."""
     return (L_m * gamma.square()).sum((-2, -1))
 
 
@@ -114,15 +94,8 @@ def spectral_smoothness(L_m: Tensor, gamma: Tensor) -> Tensor:
     return torch.minimum(A.amax(-1).sum(-1), A.amax(-2).sum(-1))
 
 
-# Signal to noise --------------------------------------------------------------------------------
-
-
 def linf_snr(g: Tensor, second_moment: Tensor) -> Tensor:
-    """(g² / E[g²])^½ entry by entry: γ of DeVA-ℓ∞, before ε and κ; 0/0 is 0.
-
-    >>> linf_snr(torch.tensor([3.0, 0.0]), torch.tensor([9.0, 0.0]))
-    tensor([1., 0.])
-    """
+    """(g² / E[g²])^½ entry by entry: γ of DeVA-ℓ∞, before ε and κ; 0/0 is 0."""
     return _ratio(g.abs(), second_moment.sqrt())
 
 
@@ -134,10 +107,6 @@ def spectral_snr(G_: Tensor, second_moment: Tensor) -> Tensor:
     """
     r, c = side_norms(G_)
     return _ratio(r * c, second_moment).sqrt()
-
-
-def _frobenius(S: Tensor) -> Tensor:
-    return matrix_norms(S).to(S.dtype)
 
 
 def _ratio(a: Tensor, b: Tensor) -> Tensor:
@@ -170,18 +139,6 @@ WEIGHTS: Final[dict[Weights, str]] = {
 
 
 @dataclass(frozen=True)
-class Trajectory:
-    """One trajectory: the problem, the update, and how its weights are chosen."""
-
-    size: str
-    direction: Direction
-    weights: Weights
-    steps: int = 400
-    paths: int = 24
-    seed: int = 0
-
-
-@dataclass(frozen=True)
 class Bound:
     """Both sides of a theorem, means over the paths.
 
@@ -202,34 +159,14 @@ class Bound:
     least_psi: float
 
 
-class Sampled:
-    """The trace quadratic, its gradient a mean over n rows of A, drawn with replacement."""
+class Problem(Sampled):
+    """The trace quadratic of one seed, and what the theorems want to know of it."""
 
-    def __init__(self, size: str, seed: int, n: int) -> None:
-        self.H = hessian(size, seed)
-        self.A = torch.linalg.cholesky(self.H).mT
+    def __init__(self, size: str, *, n: int, seed: int = 0) -> None:
+        H = hessian(size, seed)
+        super().__init__(H, torch.linalg.cholesky(H).mT, n=n, seed=seed)
         largest = torch.tensor([max(block) for block in SIZES[size]], dtype=torch.float64)
         self.L_m = largest.repeat_interleave(3)[:, None].expand(9, 9)
-        self.n = n
-        self.generator = torch.Generator().manual_seed(seed)
-
-    def start(self, paths: int) -> Tensor:
-        """X₁, Gaussian, the same for all paths."""
-        X = torch.randn(9, 9, generator=self.generator, dtype=torch.float64)
-        return X.expand(paths, 9, 9)
-
-    def value(self, X: Tensor) -> Tensor:
-        """f(X)."""
-        return 0.5 * (X * (self.H @ X)).sum((-2, -1))
-
-    def sample(self, X: Tensor) -> Tensor:
-        """G: the mean of 9 a aᵀ X over the n rows a that were drawn."""
-        rows = torch.randint(9, (len(X), self.n), generator=self.generator)
-        counts = torch.zeros(len(X), 9, dtype=torch.float64)
-        counts.scatter_add_(1, rows, torch.ones_like(rows, dtype=torch.float64))
-        share = 9 * counts / self.n
-        G: Tensor = self.A.mT @ (share[..., None] * (self.A @ X))
-        return G
 
     def variance(self, X: Tensor) -> Tensor:
         """σ² of a single sample, entry by entry: 9 Σ_i (a_i a_iᵀ X)² − (H X)²."""
@@ -267,12 +204,14 @@ def weigher(weights: Weights, direction: Direction) -> Callable[[Tensor], Tensor
     return weigh
 
 
-def run(setting: Trajectory) -> Bound:
-    """Take the trajectory and evaluate both sides of its theorem."""
-    f, T, B = Sampled(setting.size, setting.seed, setting.steps), setting.steps, setting.paths
-    X, is_sign = f.start(B), setting.direction == "sign"
+def bound_along(
+    size: str, direction: Direction, weights: Weights, *, steps: int, paths: int
+) -> Bound:
+    """Both sides of a theorem along its update, on one of the problems, with one of the weights."""
+    f, T, B = Problem(size, n=steps), steps, paths
+    X, is_sign = f.start(9, 9).expand(B, 9, 9), direction == "sign"
     delta, eta = f.value(X), 1 / math.sqrt(T)
-    weigh, least = weigher(setting.weights, setting.direction), math.inf
+    weigh, least = weigher(weights, direction), math.inf
     measure, smaller = (torch.zeros(B, dtype=torch.float64) for _ in range(2))
     mean, squares, variance = (torch.zeros(B, 9, 9, dtype=torch.float64) for _ in range(3))
     for _ in range(T):
@@ -292,8 +231,8 @@ def run(setting: Trajectory) -> Bound:
         X = X - eta * gamma * O
     sigma = variance.amax(0).sqrt()
     # 2 ‖σ‖_{1,γ̂} of the vector theorem, √r ‖σ‖_{F,Γ̂} of the matrix theorem
-    size: Tensor = torch.linalg.matrix_norm(squares.sqrt() * sigma)
-    terms = delta + (2 * linf_dual_norm(sigma, mean) if is_sign else 3 * size)
+    weighted: Tensor = torch.linalg.matrix_norm(squares.sqrt() * sigma)
+    terms = delta + (2 * linf_dual_norm(sigma, mean) if is_sign else 3 * weighted)
     smooth = smoothness(f.L_m, squares.sqrt())
     shrunk = smooth / f.L_m.sum()
     return Bound(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -11,18 +10,21 @@ from typing import TYPE_CHECKING, Any, Final
 from ..figures import draw
 from ..run.entrants import Entrant
 from ..run.progress import Result
+from ..tables import markdown_table
 from ..wording import percent, rate
-from .experiment import Shown, markdown_table, shown
+from .experiment import Shown, shown
+from .losses import about, legend_below, points_panel, scale_of
 from .measures import (
     Finding,
     Measured,
+    Place,
     Series,
     at_one_speed,
     below,
+    best,
     compared,
     final,
     gap,
-    holding,
     judged,
     milliseconds,
     noise,
@@ -32,39 +34,42 @@ from .measures import (
     throughout,
     usual_noise,
 )
-from .panels import legend_below, points_panel
-from .printed import PRINTED
-from .runs import (
+from .paper import (
     BETA,
     DEVA,
-    KEYS,
     LOOKS,
     METHODS,
     MUON,
     NAMES,
+    PAPER_STEPS,
+    PRINTED,
     REFRESH_EVERY,
     SOAP,
-    TEXT,
-    about,
-    scale_of,
 )
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-PAPER_STEPS: Final = TEXT["paper"].base.steps
 NARROW: Final = 0.005  # of the loss; the paper has 0.0019 over β₃, and little over frequencies
+COMPARISONS: Final = "{} of {} comparisons"
 
 
-def _everywhere(claim: str, computed: str, parts: Sequence[Finding]) -> Finding:
-    return throughout(claim, computed, parts, f"{holding(parts)} of {len(parts)} comparisons")
+def _panel(axes: Axes, series: Series[Place], **options: str) -> None:
+    points_panel(axes, {LOOKS[label]: own for label, own in series.items()}, **options)
 
 
-def _varies(losses: Mapping[Any, Measured]) -> float:
-    """How far the highest is above the lowest, relative to it."""
+def in_bold(cells: Mapping[Place, str], chosen: Place) -> list[str]:
+    """The cells of a row, that of a place in bold."""
+    return [f"**{cell}**" if place == chosen else cell for place, cell in cells.items()]
+
+
+def _narrow(claim: str, losses: Mapping[Place, Measured], paper: str, how: str) -> Finding:
+    """The losses over a setting hardly vary; {} in `how` is by how much they do."""
     means = [loss.mean for loss in losses.values()]
-    return max(means) / min(means) - 1
+    varies = max(means) / min(means) - 1
+    computed = f"highest over lowest loss, at most {percent(NARROW, 1)} apart{paper}"
+    return judged(claim, computed, varies, most=NARROW, how=how.format(percent(varies, 2)))
 
 
 def _option(result: Result, method: str, option: str, usual: Any) -> Any:
@@ -73,19 +78,11 @@ def _option(result: Result, method: str, option: str, usual: Any) -> Any:
     return dict(entrant.options).get(option, usual) if entrant.name == method else None
 
 
-def _panel(axes: Axes, series: Series[Any], **options: Any) -> None:
-    points_panel(axes, {LOOKS[k]: list(own.items()) for k, own in series.items()}, **options)
-
-
 # Learning rates -----------------------------------------------------------------------------------
 
-Losses = Mapping[float, Measured]  # by learning rate, ascending
 PAPER_RATES: Final = {
-    label: {
-        lr: Measured({0: loss})
-        for lr, loss in zip(PRINTED["table-lr"]["lr"], PRINTED["table-lr"][key], strict=True)
-    }
-    for label, key in KEYS.items()
+    label: {lr: Measured({0: loss}) for lr, loss in own.items()}
+    for label, own in PRINTED["table-lr"].items()
 }
 PAPER_RATE: Final = 1e-3  # the one that the paper uses elsewhere, for all methods
 
@@ -99,14 +96,9 @@ def _losses_of(results: Sequence[Result]) -> dict[str, dict[float, Measured]]:
     }
 
 
-def _best(losses: Losses) -> float:
-    """The rate with the lowest loss."""
-    return min(losses, key=lambda lr: losses[lr].mean)
-
-
 def show_rates_figure(results: Sequence[Result], folder: Path) -> Shown:
     """The losses over the rate, and whether the grid holds a best rate for each."""
-    losses, lr = _losses_of(results), results[0]["settings"]["lr"]
+    losses = _losses_of(results)
 
     def fill(figure: Figure) -> None:
         left, right = figure.subplots(1, 2)
@@ -116,7 +108,7 @@ def show_rates_figure(results: Sequence[Result], folder: Path) -> Shown:
 
     return shown(
         about(results),
-        [_inside(losses), _common(losses, lr, MUON), _common(losses, lr, SOAP)],
+        [_inside(losses), *_common(results, losses)],
         _best_rates(losses),
         figures=draw(folder, "fig-lr", (8.4, 3.8), fill),
         caption="Validation loss at the end, in nats a token, over the learning rate. Left the "
@@ -128,16 +120,30 @@ def show_rates_figure(results: Sequence[Result], folder: Path) -> Shown:
 
 def show_rates_table(results: Sequence[Result], folder: Path) -> Shown:
     """The same in numbers, each method at its best."""
-    losses, lr = _losses_of(results), results[0]["settings"]["lr"]
-    findings = [_at_best(losses, other) for other in (MUON, SOAP)]
-    findings += [_common(losses, lr, other) for other in (MUON, SOAP)]
+    losses = _losses_of(results)
+    spread = usual_noise(losses)
+    least, printed = (
+        {NAMES[label]: own[best(own)] for label, own in table.items()}
+        for table in (losses, PAPER_RATES)
+    )
+    findings = [
+        below(
+            least[NAMES[DEVA]],
+            least[NAMES[other]],
+            f"each at its best rate, DeVA-S∞ ends below {NAMES[other]}",
+            f"final loss at rates {rate(best(losses[DEVA]))} and {rate(best(losses[other]))}",
+            spread=spread,
+        )
+        for other in (MUON, SOAP)
+    ]
     return shown(
         about(results),
         _rates_table("paper", PAPER_RATES, ".4f"),
         _rates_table("here", losses, ".3f"),
-        _orders(losses),
+        f"Order, each at its best rate: in the paper {order(printed)}; here "
+        f"{order(least, spread)}.",
         _best_rates(losses),
-        findings,
+        [*findings, *_common(results, losses)],
         why=_apart(results, losses),
     )
 
@@ -145,7 +151,7 @@ def show_rates_table(results: Sequence[Result], folder: Path) -> Shown:
 def _apart(results: Sequence[Result], losses: Series[float]) -> str:
     """Why a common rate suits the methods otherwise than in the paper."""
     ours, theirs = (
-        max(map(_best, table.values())) / min(map(_best, table.values()))
+        max(map(best, table.values())) / min(map(best, table.values()))
         for table in (losses, PAPER_RATES)
     )
     return (
@@ -157,11 +163,11 @@ def _apart(results: Sequence[Result], losses: Series[float]) -> str:
 def _inside(losses: Series[float]) -> Finding:
     """Both ends of the grid are worse than the best rate, for all methods."""
     parts = [
-        below(own[_best(own)], own[end], spread=usual_noise(losses))
+        below(own[best(own)], own[end], spread=usual_noise(losses))
         for own in losses.values()
         for end in (min(own), max(own))
     ]
-    inner = [NAMES[label] for label, own in losses.items() if min(own) < _best(own) < max(own)]
+    inner = [NAMES[label] for label, own in losses.items() if min(own) < best(own) < max(own)]
     return throughout(
         "every method has its best rate inside the grid",
         "the loss at the best rate against that at either end",
@@ -170,41 +176,32 @@ def _inside(losses: Series[float]) -> Finding:
     )
 
 
-def _common(losses: Series[float], lr: float, other: str) -> Finding:
-    claim = f"at the common rate DeVA-S∞ ends below {NAMES[other]}"
+def _common(results: Sequence[Result], losses: Series[float]) -> list[Finding]:
+    """DeVA-S∞ is below both others at the usual rate."""
+    lr = results[0]["settings"]["lr"]
     computed = f"final loss at rate {rate(lr)} (paper: {rate(PAPER_RATE)})"
-    return below(losses[DEVA][lr], losses[other][lr], claim, computed)
-
-
-def _at_best(losses: Series[float], other: str) -> Finding:
-    ours, theirs = losses[DEVA], losses[other]
-    claim = f"each at its best rate, DeVA-S∞ ends below {NAMES[other]}"
-    computed = f"final loss at rates {rate(_best(ours))} and {rate(_best(theirs))}"
-    spread = usual_noise(losses)
-    return below(ours[_best(ours)], theirs[_best(theirs)], claim, computed, spread=spread)
+    return [
+        below(
+            losses[DEVA][lr],
+            losses[other][lr],
+            f"at the common rate DeVA-S∞ ends below {NAMES[other]}",
+            computed,
+        )
+        for other in (MUON, SOAP)
+    ]
 
 
 def _rates_table(where: str, losses: Series[float], spec: str) -> str:
-    rates = list(losses[DEVA])
-    rows = []
-    for label, own in losses.items():
-        cells = (f"**{own[lr].text(spec)}**" if lr == _best(own) else own[lr].text(spec)
-                 for lr in rates)  # fmt: skip
-        rows.append((NAMES[label], *cells))
-    return markdown_table((f"{where}: rate", *map(rate, rates)), rows)
-
-
-def _orders(losses: Series[float]) -> str:
-    def at_best(table: Series[float]) -> dict[str, Measured]:
-        return {NAMES[label]: own[_best(own)] for label, own in table.items()}
-
-    here = order(at_best(losses), spread=usual_noise(losses))
-    return f"Order, each at its best rate: in the paper {order(at_best(PAPER_RATES))}; here {here}."
+    rows = [
+        (NAMES[label], *in_bold({lr: one.text(spec) for lr, one in own.items()}, best(own)))
+        for label, own in losses.items()
+    ]
+    return markdown_table((f"{where}: rate", *map(rate, losses[DEVA])), rows)
 
 
 def _best_rates(losses: Series[float]) -> str:
     texts = [
-        f"{NAMES[label]} {rate(_best(PAPER_RATES[label]))} and {rate(_best(own))}"
+        f"{NAMES[label]} {rate(best(PAPER_RATES[label]))} and {rate(best(own))}"
         for label, own in losses.items()
     ]
     return f"Best rates, in the paper and here: {', '.join(texts)}."
@@ -212,55 +209,50 @@ def _best_rates(losses: Series[float]) -> str:
 
 # β₃, the decay of the covariances of DeVA-S∞ ------------------------------------------------------
 
-PAPER_BETA3: Final = dict(
-    zip(*(PRINTED["table-beta3"][key] for key in ("beta3", "loss")), strict=True)
-)
-SOAP_BEST: Final = min(PRINTED["table-lr"]["soap"])
+PAPER_BETA3: Final = PRINTED["table-beta3"]
+SOAP_BEST: Final = min(PRINTED["table-lr"][SOAP].values())
 
 
 def show_beta3(results: Sequence[Result], folder: Path) -> Shown:
     """The losses, how much they vary, and whether they are below the best of SOAP."""
-    decays = {r["id"]: _option(r, "deva-sinf", "betas", (BETA,) * 3) for r in results}
-    values = sorted({betas[2] for betas in decays.values() if betas is not None})
-    losses = {
-        beta3: final([r for r in results if decays[r["id"]] and decays[r["id"]][2] == beta3])
-        for beta3 in values
-    }
+    runs: dict[float, list[Result]] = {}
+    for result in results:
+        if betas := _option(result, "deva-sinf", "betas", (BETA,) * 3):
+            runs.setdefault(betas[2], []).append(result)
+    losses = {beta3: final(runs[beta3]) for beta3 in sorted(runs)}
     soap = select(results, optimizer=SOAP)
-    rates = {run["settings"]["lr"] for run in soap}
-    target = min((final(select(soap, lr=lr)) for lr in rates), key=lambda loss: loss.mean)
+    over_rates = {lr: final(select(soap, lr=lr)) for lr in {r["settings"]["lr"] for r in soap}}
+    target = over_rates[best(over_rates)]
     ours = select(results, optimizer=DEVA)
-    usual = noise(final(ours), final(select(soap, lr=ours[0]["settings"]["lr"])))
-    parts = [below(loss, target, spread=usual) for loss in losses.values()]
-    means = [loss.mean for loss in losses.values()]
-    varies, low, high = _varies(losses), min(means), max(means)
+    usual = noise(final(ours), over_rates[ours[0]["settings"]["lr"]])
+    low, high = (end(loss.mean for loss in losses.values()) for end in (min, max))
     spreads = [loss.spread for loss in losses.values() if loss.spread is not None]
     seeds = f"; over seeds up to {max(spreads):.3f}" if spreads else ""
     printed = percent(max(PAPER_BETA3.values()) / min(PAPER_BETA3.values()) - 1, 2)
     findings = [
-        judged(
+        _narrow(
             f"{NAMES[DEVA]} is robust to β₃",
-            f"highest over lowest loss, at most {percent(NARROW, 1)} apart (paper: {printed})",
-            varies,
-            most=NARROW,
-            how=f"{percent(varies, 2)}, that is {high - low:.3f}{seeds}",
+            losses,
+            f" (paper: {printed})",
+            f"{{}}, that is {high - low:.3f}{seeds}",
         ),
         throughout(
             "every β₃ ends below the best of SOAP",
             "final loss against SOAP's at its best learning rate",
-            parts,
-            f"{holding(parts)} of {len(parts)}: {low:.3f} to {high:.3f} against {target.text()}",
+            [below(loss, target, spread=usual) for loss in losses.values()],
+            f"{{}} of {{}}: {low:.3f} to {high:.3f} against {target.text()}",
         ),
     ]
-    paper = [f"{PAPER_BETA3[value]:.4f}" if value in PAPER_BETA3 else "–" for value in values]
+    paper = [f"{PAPER_BETA3[value]:.4f}" if value in PAPER_BETA3 else "–" for value in losses]
     rows = [("paper", *paper), ("here", *(loss.text() for loss in losses.values()))]
+    last = max(losses)
     return shown(
         about(results),
-        markdown_table(("β₃", *(f"{value:g}" for value in values)), rows),
+        markdown_table(("β₃", *(f"{value:g}" for value in losses)), rows),
         findings,
         f"The best of SOAP over learning rates: {SOAP_BEST:.4f} in the paper, {target.text()} "
         "here.",
-        why=f"Steps: β₃ = {values[-1]:g} averages over {1 / (1 - values[-1]):.0f} steps, and a run "
+        why=f"Steps: β₃ = {last:g} averages over {1 / (1 - last):.0f} steps, and a run "
         f"here has {results[0]['settings']['steps']:,} of them, where the paper's has "
         f"{PAPER_STEPS:,}. All β₃ have the common learning rate, SOAP its best.",
     )
@@ -269,43 +261,43 @@ def show_beta3(results: Sequence[Result], folder: Path) -> Shown:
 # Losses and times over a setting ------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
 class Sweep:
-    """What a sweep measures: label → where → the runs there, one a seed.
+    """What a sweep measures, label by label: losses at the end, and times in milliseconds.
 
-    Attributes:
-        runs: The runs, their times at one speed of the machine.
+    Args:
+        runs: Label → where → the runs there, one a seed, their times at one speed of the machine.
         over: What is swept, in words.
         unit: What the times are.
         per_units: Of how many tokens they are; 0 for those of a step.
     """
 
-    runs: Mapping[str, Mapping[int, Sequence[Result]]]
-    over: str
-    unit: str
-    per_units: int = 0
-
-    @property
-    def losses(self) -> Series[int]:
-        """The losses at the end."""
-        return {label: {n: final(r) for n, r in own.items()} for label, own in self.runs.items()}
-
-    def times(self, *parts: str) -> Series[int]:
-        """The milliseconds, or those of some parts of a step."""
-        return {
-            label: {n: milliseconds(r, *parts, per_units=self.per_units) for n, r in own.items()}
-            for label, own in self.runs.items()
-        }
+    def __init__(
+        self,
+        runs: Mapping[str, Mapping[int, Sequence[Result]]],
+        *,
+        over: str,
+        unit: str,
+        per_units: int = 0,
+    ) -> None:
+        self.over, self.unit = over, unit
+        self.losses = {k: {n: final(r) for n, r in own.items()} for k, own in runs.items()}
+        self.times, self.optimizer_times = (
+            {
+                label: {n: milliseconds(r, *parts, per_units=per_units) for n, r in own.items()}
+                for label, own in runs.items()
+            }
+            for parts in ((), ("optimizer",))
+        )
 
     def table(self) -> str:
         """A row a method and place."""
-        times, optimizer = self.times(), self.times("optimizer")
         rows = [
             (
                 NAMES[label],
                 str(n),
                 loss.text(),
-                *(t[label][n].text(".1f") for t in (times, optimizer)),
+                self.times[label][n].text(".1f"),
+                self.optimizer_times[label][n].text(".1f"),
             )
             for label, own in self.losses.items()
             for n, loss in own.items()
@@ -319,11 +311,11 @@ class Sweep:
         def fill(figure: Figure) -> None:
             left, middle, right = figure.subplots(1, 3)
             _panel(left, self.losses, title="loss", x=self.over, y="final validation loss")
-            for axes, title, times in (
-                (middle, "time of training", self.times()),
-                (right, "the optimizer's part", self.times("optimizer")),
-            ):
-                _panel(axes, times, title=title, x=self.over, y=self.unit, from_zero=True)
+            _panel(middle, self.times, title="time of training", x=self.over, y=self.unit)
+            title = "the optimizer's part"
+            _panel(right, self.optimizer_times, title=title, x=self.over, y=self.unit)
+            for axes in (middle, right):
+                axes.set_ylim(bottom=0)
             legend_below(figure, right)
 
         return draw(folder, name, (9.0, 3.7), fill)
@@ -343,14 +335,14 @@ def show_batch(results: Sequence[Result], folder: Path) -> Shown:
         label: {n: select(steady, optimizer=label, accumulate=n) for n in numbers}
         for label in METHODS
     }
-    sweep = Sweep(runs, "batches in a step", "ms / 1,000 tokens", per_units=1000)
-    losses, times, (first, last) = sweep.losses, sweep.times(), (numbers[0], numbers[-1])
+    sweep = Sweep(runs, over="batches in a step", unit="ms / 1,000 tokens", per_units=1000)
+    losses, times, (first, last) = sweep.losses, sweep.times, (numbers[0], numbers[-1])
     rise = {label: gap(own[first], own[last]) for label, own in losses.items()}
     others = max(rise[label] for label in METHODS if label != SOAP)
     wide, narrow = (gap(times[MUON][n], times[DEVA][n]) for n in (first, last))
     findings = [
-        _everywhere("the loss of every method rises with the batches", STEPS, _steps(losses)),
-        _everywhere("DeVA-S∞ is lowest for every number of batches", PAIRS, _ahead(losses, DEVA)),
+        _steps("the loss of every method rises with the batches", losses),
+        _ahead("DeVA-S∞ is lowest for every number of batches", losses, DEVA),
         compared(
             "SOAP suffers most",
             f"rise of the loss from {first} to {last} batches",
@@ -358,10 +350,8 @@ def show_batch(results: Sequence[Result], folder: Path) -> Shown:
             noise=usual_noise(losses),
             how=", ".join(f"{NAMES[label]} {value:+.3f}" for label, value in rise.items()),
         ),
-        _everywhere("Muon is fastest for every number of batches", PAIRS, _ahead(times, MUON)),
-        _everywhere(
-            "the time for a token falls with the batches", STEPS, _steps(times, falling=True)
-        ),
+        _ahead("Muon is fastest for every number of batches", times, MUON),
+        _steps("the time for a token falls with the batches", times, falling=True),
         compared(
             "the gap between Muon and DeVA-S∞ narrows",
             f"ms for 1,000 tokens, with {first} and with {last} batches",
@@ -385,22 +375,23 @@ def show_batch(results: Sequence[Result], folder: Path) -> Shown:
     )
 
 
-def _steps(series: Series[int], *, falling: bool = False) -> list[Finding]:
-    """Whether a quantity rises, or falls, from each place to the next, for every method."""
+def _steps(claim: str, series: Series[int], *, falling: bool = False) -> Finding:
+    """A quantity rises, or falls, from each place to the next, for every method."""
     steps = [step for own in series.values() for step in pairwise(own.values())]
     spread = usual_noise(series)
-    return [below(*(step[::-1] if falling else step), spread=spread) for step in steps]
+    parts = [below(*(step[::-1] if falling else step), spread=spread) for step in steps]
+    return throughout(claim, STEPS, parts, COMPARISONS)
 
 
-def _ahead(series: Series[int], ours: str) -> list[Finding]:
-    """Whether a method is below each of the others, everywhere."""
-    spread = usual_noise(series)
-    return [
-        below(series[ours][n], series[label][n], spread=spread)
-        for n in series[ours]
-        for label in METHODS
+def _ahead(claim: str, series: Series[int], ours: str, computed: str = PAIRS) -> Finding:
+    """A method is below each of the others, everywhere."""
+    parts = [
+        below(one, own[n], spread=usual_noise(series))
+        for n, one in series[ours].items()
+        for label, own in series.items()
         if label != ours
     ]
+    return throughout(claim, computed, parts, COMPARISONS)
 
 
 # Steps between two refreshes of a basis -----------------------------------------------------------
@@ -416,13 +407,19 @@ def show_frequency(results: Sequence[Result], folder: Path) -> Shown:
             if steps := _option(result, method, "refresh_every", REFRESH_EVERY):
                 runs[label].setdefault(steps, []).append(result)
     ordered = {label: dict(sorted(own.items())) for label, own in runs.items()}
-    sweep = Sweep(ordered, "steps between refreshes", "ms a step")
-    losses, times = sweep.losses, sweep.times("optimizer")
-    findings = _frequency_losses(losses) + _frequency_times(times)
-    steps, places = results[0]["settings"]["steps"], list(losses[DEVA])
+    sweep = Sweep(ordered, over="steps between refreshes", unit="ms a step")
+    losses, (first, *_, last) = sweep.losses, sweep.losses[DEVA]
+    low, high = (end(loss.mean for loss in losses[DEVA].values()) for end in (min, max))
+    findings = [
+        _ahead("DeVA-S∞ ends below SOAP at every frequency", losses, DEVA, "final loss"),
+        _narrow(
+            "the loss of DeVA-S∞ hardly varies", losses[DEVA], "", f"{{}}: {low:.3f} to {high:.3f}"
+        ),
+        *_times_fall(sweep.optimizer_times),
+    ]
+    steps = results[0]["settings"]["steps"]
     here, paper = (
-        f"{number // places[-1]:,} to {number // places[0]:,} times"
-        for number in (steps, PAPER_STEPS)
+        f"{number // last:,} to {number // first:,} times" for number in (steps, PAPER_STEPS)
     )
     return shown(
         about(results),
@@ -439,24 +436,7 @@ def show_frequency(results: Sequence[Result], folder: Path) -> Shown:
     )
 
 
-def _frequency_losses(losses: Series[int]) -> list[Finding]:
-    """DeVA-S∞ is below SOAP at every frequency, and hardly varies."""
-    spread, varies = usual_noise(losses), _varies(losses[DEVA])
-    parts = [below(loss, losses[SOAP][k], spread=spread) for k, loss in losses[DEVA].items()]
-    means = [loss.mean for loss in losses[DEVA].values()]
-    return [
-        _everywhere("DeVA-S∞ ends below SOAP at every frequency", "final loss", parts),
-        judged(
-            "the loss of DeVA-S∞ hardly varies",
-            f"highest over lowest, at most {percent(NARROW, 1)} apart",
-            varies,
-            most=NARROW,
-            how=f"{percent(varies, 2)}: {min(means):.3f} to {max(means):.3f}",
-        ),
-    ]
-
-
-def _frequency_times(times: Series[int]) -> list[Finding]:
+def _times_fall(times: Series[int]) -> list[Finding]:
     """Time falls from every 10 steps to every 100, and little beyond."""
     spread, first, last = usual_noise(times), min(times[DEVA]), max(times[DEVA])
     knee = max((k for k in times[DEVA] if k <= KNEE), default=last)

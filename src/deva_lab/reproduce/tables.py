@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -20,10 +20,12 @@ from ..bench.subjects import SUBJECTS
 from ..models.gpt import GPT, SIZES
 from ..run.entrants import Entrant
 from ..run.settings import RunSettings
-from . import runs
-from .experiment import Say, Shown, markdown_table, parameters, shown, units
+from ..tables import markdown_table
+from . import paper
+from .experiment import Say, Shown, parameters, shown, units
 from .measures import Finding, judged
-from .printed import PRINTED
+from .paper import PRINTED
+from .theory import power
 
 # Memory and FLOPs of a step, by formula, counted and measured -------------------------------------
 #
@@ -179,10 +181,11 @@ def show_cost(results: Mapping[str, Any], folder: Path) -> Shown:
         for name, cost in COSTS.items()
     ]
     head = ("", "memory, the paper", "state, here", "FLOPs, the paper", "FLOPs of a step, here")
-    texts = [markdown_table(head, formulas), FORMULAS_NOTE, _numbers(methods)]
-    return Shown(
-        "\n\n".join(texts),
-        f"holds in part: {same}",
+    return shown(
+        markdown_table(head, formulas),
+        FORMULAS_NOTE,
+        _numbers(methods),
+        verdict=f"holds in part: {same}",
         why="The authors' own table: its columns for memory and FLOPs are swapped, and they leave "
         "out the bases and the products of the second side.",
     )
@@ -230,20 +233,21 @@ HYPER_NOTE: Final = (
 
 def hyper_runs() -> dict[str, dict[str, RunSettings]]:
     """Title of a table → the paper's name of a method → a run of it at the paper's scale."""
-    text = runs.figure_runs("paper", runs.text_data("paper"))
-    vit = runs.vit_runs("paper", runs.vit_data("paper"))
-    cifar = runs.cifar_runs("paper", runs.cifar_data("paper"))
-    of_text = {**runs.NAMES, runs.ADAM: "Adam"}
-    of_vit = {label: runs.IMAGE_NAMES[m] for m, label in runs.IMAGENET.items()}
-    of_cifar = {label: runs.IMAGE_NAMES[m] for m, label in (runs.VECTOR | runs.MATRIX).items()}
+    tables = (paper.VECTOR, paper.MATRIX, paper.IMAGENET)
+    of_images = {label: paper.IMAGE_NAMES[m] for table in tables for m, label in table.items()}
+    names = {**paper.NAMES, paper.ADAM: "Adam", **of_images}
+
+    def named(runs: Iterable[RunSettings]) -> dict[tuple[str, float], RunSettings]:
+        return {(names[run.optimizer], run.lr): run for run in runs}
+
+    text = named(paper.figure_runs(paper.setup_of("gpt", "paper")))
+    vit = named(paper.vit_runs(paper.setup_of("vit", "paper")))
+    cifar = named(paper.cifar_runs(paper.setup_of("resnet", "paper")))
+    rates = HYPER["ResNet-20"]
     return {
-        "NanoGPT": {of_text[r.optimizer]: r for r in text if r.optimizer != runs.UNSIGNED},
-        "ViT-L/16": {of_vit[r.optimizer]: r for r in vit},
-        "ResNet-20": {
-            of_cifar[r.optimizer]: r
-            for r in cifar
-            if r.lr == HYPER["ResNet-20"][of_cifar[r.optimizer]][0]
-        },
+        "NanoGPT": {name: run for (name, _), run in text.items() if name in HYPER["NanoGPT"]},
+        "ViT-L/16": {name: run for (name, _), run in vit.items()},
+        "ResNet-20": {name: run for (name, lr), run in cifar.items() if lr == rates[name][0]},
     }
 
 
@@ -346,16 +350,9 @@ REPAIRED: Final = "DeVA-S∞ with both factors under the root"
 ROUNDING: Final = 1e-10  # float64, roots of matrices with singular values from 1 to 10
 
 
-def _power(C: Tensor, p: float) -> Tensor:
-    """C^p of a positive definite C."""
-    λ, Q = torch.linalg.eigh(C)
-    root: Tensor = (Q * λ**p) @ Q.mT
-    return root
-
-
 def _sides(G: Tensor, left: float, right: float) -> Tensor:
     """(L^−left ⊗ R^−right) vec(G), the vec that reads by rows: L^−left G R^−right."""
-    return _power(G @ G.mT, -left) @ G @ _power(G.mT @ G, -right)
+    return power(G @ G.mT, -left) @ G @ power(G.mT @ G, -right)
 
 
 UPDATES: Final[dict[str, Callable[[Tensor], Tensor]]] = {

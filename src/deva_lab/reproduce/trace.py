@@ -1,8 +1,5 @@
 """`fig-trace`: the paper's trace quadratic, its hundred seeds as one batch of matrices.
 
-    X  B×9×9  where the seeds are      H  B×9×9  their Hessians, H = Aᵀ A
-    G  B×9×9  sampled gradients        A  B×9×9  a sample is a row of it
-
 Two settings. "squared" is the paper's text: ½ ‖aᵀ X‖² of the sampled rows, A by Cholesky, Muon with
 the scale of its table. "published" is what the published script computes: the norm in place of its
 square, A the symmetric root, Muon at five times that scale, no update at the first step.
@@ -10,7 +7,7 @@ square, A the symmetric root, Muon at five times that scale, no update at the fi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,13 +21,16 @@ import deva_optim as do
 from deva_optim.core.bases import project
 
 from .. import palette, quadratic
-from ..figures import draw
-from ..quadratic import hessian
-from .experiment import Say, Shown, markdown_table, one_thread
+from ..charts import draw_curves
+from ..curves import Curve
+from ..figures import GREY, draw
+from ..quadratic import Sampled, hessian
+from ..tables import markdown_table
+from .experiment import Say, Shown, one_thread
 from .quantities import linf_dual_norm, linf_snr, schatten_dual_norm, spectral_snr
+from .theory import power
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 Loss = Literal["squared", "published"]
@@ -81,64 +81,31 @@ class Setting:
     batch: int = 3
     lr: float = 0.1
 
-
-class Problem:
-    """The quadratics of all seeds."""
-
-    def __init__(self, setting: Setting) -> None:
-        H = torch.stack([hessian(setting.size, seed) for seed in range(setting.seeds)])
-        self.loss, self.rows = setting.loss, setting.batch
-        root = torch.linalg.cholesky(H).mT if setting.loss == "squared" else _symmetric_root(H)
-        self.H, self.A = H.float(), root.float()
-        self.generator = torch.Generator().manual_seed(0)  # the same rows for all methods
-
-    def start(self) -> Tensor:
-        """X, Gaussian, B×9×9."""
-        return torch.randn(self.H.shape, generator=self.generator)
-
-    def value(self, X: Tensor) -> Tensor:
-        """f(X) = ½ tr(Xᵀ H X), B; the least value is 0."""
-        return 0.5 * (self.A @ X).square().sum((-2, -1))
-
-    def gradient(self, X: Tensor) -> Tensor:
-        """H X."""
-        gradient: Tensor = self.H @ X
-        return gradient
-
-    def sample(self, X: Tensor) -> Tensor:
-        """The gradient of 9/b · ½ ‖A_b X‖_F², or of 9/b · ½ ‖A_b X‖_F, for b rows of A."""
-        rows = torch.randint(9, (len(X), self.rows, 1), generator=self.generator)
-        A_b = self.A.gather(1, rows.expand(-1, -1, 9))
-        residual = A_b @ X
-        G: Tensor = 9 / self.rows * A_b.mT @ residual
-        if self.loss == "squared":
-            return G
-        size: Tensor = torch.linalg.matrix_norm(residual, keepdim=True)
-        return G / (2 * size)
-
-
-def _symmetric_root(H: Tensor) -> Tensor:
-    λ, Q = torch.linalg.eigh(H)
-    root: Tensor = (Q * λ.sqrt().unsqueeze(-2)) @ Q.mT
-    return root
+    def problem(self) -> Sampled:
+        """The quadratics of all seeds; methods see the same rows."""
+        H = torch.stack([hessian(self.size, seed) for seed in range(self.seeds)])
+        A = torch.linalg.cholesky(H).mT if self.loss == "squared" else power(H, 0.5)
+        return Sampled(H.float(), A.float(), n=self.batch, seed=0)
 
 
 def run(setting: Setting) -> dict[str, Any]:
     """Quartiles over the seeds of f, and of ‖H‖_{1,Γ} / ‖H‖₁ where Γ is DeVA's."""
-    problem = Problem(setting)
-    X = torch.nn.Parameter(problem.start())
-    optimizer = METHODS[setting.method]([X], setting.lr, setting.loss)
+    problem, method = setting.problem(), setting.method
+    X = torch.nn.Parameter(problem.start(setting.seeds, 9, 9))
+    optimizer = METHODS[method]([X], setting.lr, setting.loss)
     rates = [group["lr"] for group in optimizer.param_groups]
-    deterministic = setting.method == "sgd"
     values, norms = [problem.value(X.detach())], []
     for step in range(setting.steps):
-        X.grad = (problem.gradient if deterministic else problem.sample)(X.detach())
-        for group, rate in zip(optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate if deterministic else rate * schedule(step, setting.steps)
+        if method == "sgd":
+            X.grad = problem.H @ X.detach()
+        else:
+            X.grad = problem.sample(X.detach(), squared=setting.loss == "squared")
+            for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate * schedule(step, setting.steps)
         optimizer.step()
         values.append(problem.value(X.detach()))
-        if setting.method in ADAPTED and step % RECORD_EVERY == RECORD_EVERY // 2:
-            norms.append(_weighted_norm(problem.H, setting.method, optimizer.state[X], step + 1))
+        if method in ADAPTED and step % RECORD_EVERY == RECORD_EVERY // 2:
+            norms.append(_weighted_norm(problem.H, method, optimizer.state[X], step + 1))
     return {"loss": _quartiles(values), "norm": _quartiles(norms) if norms else None}
 
 
@@ -159,9 +126,8 @@ def _weighted_norm(H: Tensor, method: str, state: Mapping[str, Tensor], t: int) 
 
 def _quartiles(values: list[Tensor]) -> list[list[float]]:
     """Lower quartile, median and upper quartile over the seeds, for each time."""
-    levels = torch.tensor([0.25, 0.5, 0.75])
-    stacked = torch.stack(values).double()
-    found: list[list[float]] = stacked.quantile(levels.double(), dim=1).tolist()
+    levels = torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64)
+    found: list[list[float]] = torch.stack(values).double().quantile(levels, dim=1).tolist()
     return found
 
 
@@ -171,17 +137,15 @@ def compute(settings: Mapping[str, Any], say: Say) -> dict[str, Any]:
     sizes = {key: settings[key] for key in ("seeds", "steps", "batch", "lr")}
     found: dict[str, Any] = {}
     for loss in ABOUT:
-        found[loss] = {}
+        found[loss] = {"factors": list(settings["factors"])}
         for size in SIZES:
-            curves = {m: run(Setting(m, size, loss, **sizes)) for m in METHODS}
-            found[loss][size] = curves
-            say(f"{loss} loss, {size}: {len(curves)} methods")
-        factors = found[loss]["factors"] = list(settings["factors"])
+            found[loss][size] = {m: run(Setting(m, size, loss, **sizes)) for m in METHODS}
+            say(f"{loss} loss, {size}: {len(METHODS)} methods")
         usual = Setting("muon", UNLIKE, loss, **sizes)
         found[loss]["rates"] = {
             method: [
                 run(replace(usual, method=method, lr=factor * usual.lr))["loss"][1][-1]
-                for factor in factors
+                for factor in settings["factors"]
             ]
             for method in ("muon", "devasinf")
         }
@@ -192,6 +156,7 @@ def compute(settings: Mapping[str, Any], say: Say) -> dict[str, Any]:
 
 Curves = Mapping[str, Any]  # problem → method → "loss" or "norm" → quartiles → times
 Claim = tuple[str, bool, str]  # what the paper says, whether it holds here, the numbers
+DRAWN_EVERY: Final = 10  # steps: all of them would make a figure of half a megabyte
 LOWEST: Final = 1e-6  # of the axis: below it float32 has nothing to say about f
 
 
@@ -283,48 +248,34 @@ def _ends(curves: Curves) -> str:
 
 
 def _fill(curves: Curves, figure: Figure) -> None:
+    """The losses above and the weighted norms below, medians and quartiles over the seeds."""
     above, below = figure.subplots(2, 2, sharex=True, sharey="row", height_ratios=[1.6, 1])
-    for i, size in enumerate(SIZES):
-        _losses(above[i], curves[size], size)
-        _norms(below[i], curves[size])
+    looks = {m: replace(look, name=NAMES[m]) for m, look in palette.styles(METHODS).items()}
+    # With β₁ = 0 Adam is DeVA-ℓ∞ but for ε, and lies on top of it.
+    looks["adamw"] = replace(looks["adamw"], dash=(3, 3))
+    for size, losses, norms in zip(SIZES, above, below, strict=True):
+        last = len(curves[size]["sgd"]["loss"][1])
+        steps = range(RECORD_EVERY // 2 + 1, last, RECORD_EVERY)
+        weighted = {looks[m]: _curve(curves[size][m]["norm"], steps) for m in ADAPTED}
+        draw_curves(norms, weighted, x="step", y="")
+        norms.axhline(1, color=GREY, linewidth=0.7, linestyle=(0, (4, 3)))
+        norms.set(yscale="linear", ylim=(0, 1.15))
+        drawn = {
+            looks[m]: _curve(curves[size][m]["loss"], range(0, last, DRAWN_EVERY), DRAWN_EVERY)
+            for m in METHODS
+        }
+        draw_curves(losses, drawn, x="", y="")
+        losses.set_title(f"{size}: median and quartiles over the seeds", fontsize=9)
+        lowest = min(min(curve.low) for curve in drawn.values())
+        losses.set(yscale="log", ylim=(max(LOWEST, lowest / 2), 30 * drawn[looks["sgd"]].loss[0]))
+        losses.minorticks_off()
+        losses.lines[list(METHODS).index("adamw")].set_zorder(4)
     above[0].set_ylabel(r"$f(X) = \frac{1}{2}\,\mathrm{tr}(X^T H X)$")
     below[0].set_ylabel(r"$\|H\|_{1,\Gamma}\;/\;\|H\|_1$")
     handles, labels = above[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=8, frameon=False)
 
 
-def _losses(axes: Axes, curves: Curves, size: str) -> None:
-    looks = palette.styles(METHODS)
-    for method in METHODS:
-        low, middle, high = curves[method]["loss"]
-        look, steps = looks[method], range(len(middle))
-        axes.fill_between(steps, low, high, color=look.light, alpha=0.12, linewidth=0)
-        dashed = method == "adamw"  # with β₁ = 0 it is DeVA-ℓ∞ but for ε, and lies on top of it
-        axes.plot(
-            steps,
-            middle,
-            color=look.light,
-            linewidth=look.width * 0.8,
-            linestyle=(0, (3, 3)) if dashed else "solid",
-            zorder=3 if dashed else 2,
-            label=NAMES[method],
-        )
-    start = curves["sgd"]["loss"][1][0]
-    lowest = min(min(curves[method]["loss"][0]) for method in METHODS)
-    axes.set_yscale("log")
-    axes.set_ylim(max(LOWEST, lowest / 2), 30 * start)
-    axes.set_title(f"{size}: median and quartiles over the seeds", fontsize=9)
-    axes.grid(axis="y")
-
-
-def _norms(axes: Axes, curves: Curves) -> None:
-    looks = palette.styles(METHODS)
-    for method in ADAPTED:
-        low, middle, high = curves[method]["norm"]
-        steps = [RECORD_EVERY * i + RECORD_EVERY // 2 + 1 for i in range(len(middle))]
-        axes.fill_between(steps, low, high, color=looks[method].light, alpha=0.15, linewidth=0)
-        axes.plot(steps, middle, color=looks[method].light, linewidth=1.8)
-    axes.axhline(1, color="#5a5a5a", linewidth=0.7, linestyle=(0, (4, 3)))
-    axes.set_ylim(0, 1.15)
-    axes.set_xlabel("step")
-    axes.grid(axis="y")
+def _curve(quartiles: list[list[float]], steps: Sequence[float], every: int = 1) -> Curve:
+    low, middle, high = (times[::every] for times in quartiles)
+    return Curve([*steps], [*steps], [*steps], middle, low, high)

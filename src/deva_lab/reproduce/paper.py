@@ -1,0 +1,320 @@
+"""What the paper has: its optimizers, its scales and, by the id of an experiment, its numbers.
+
+Every hyper-parameter of an optimizer but the learning rate is that of the paper's tables, at both
+scales. For language that is weight decay 0.1, β 0.95, a basis renewed every ten steps, no Nesterov
+momentum, the sign trick in DeVA's msign. What is not a hidden matrix has AdamW under all methods,
+as in the code base that the paper trains with, so that methods differ in one thing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, Final, Literal
+
+from .. import palette
+from ..data import data_folder
+from ..data.images import IN_DATA_FOLDER as IMAGE_FILES
+from ..data.text_sources import IN_DATA_FOLDER as TEXT_FILES
+from ..palette import COLOURS, SPARE, Style
+from ..run.environment import default_device
+from ..run.settings import RunSettings
+from . import Scale
+
+# Optimizers ---------------------------------------------------------------------------------------
+
+BETA: Final = 0.95  # of all averages, on text
+REFRESH_EVERY: Final = 10
+MUON, SOAP, ADAMUON = "muon", "soap:weight_decay=0.1", "adamuon"
+DEVA: Final = "deva-sinf:rest=adamw,sign_stabilize=true"
+UNSIGNED: Final = "deva-sinf:rest=adamw"
+FACTORED: Final = f"{DEVA},variant=factored"
+INSTANTANEOUS: Final = f"{DEVA},variant=instantaneous"
+ADAM: Final = "adamw:betas=0.9/0.99,weight_decay=0.1"
+LION: Final = "lion:betas=0.95/0.95,weight_decay=0.1"
+METHODS: Final = (MUON, SOAP, DEVA)
+OTHERS: Final = (ADAM, LION, ADAMUON)  # in the paper's table of hyper-parameters, not in its text
+VARIANTS: Final = (DEVA, UNSIGNED, FACTORED, INSTANTANEOUS)
+LOOKS: Final = {
+    MUON: Style("Muon", *COLOURS["muon"], (), 1.7),
+    SOAP: Style("SOAP", *COLOURS["soap"], (), 1.7),
+    DEVA: Style("DeVA-S∞", *COLOURS["devasinf"], (), 2.4),
+    UNSIGNED: Style("DeVA-S∞ w/o sign", *COLOURS["devasinf"], (6, 2), 1.7),
+    FACTORED: Style("factored", *SPARE[0], (), 1.7),
+    INSTANTANEOUS: Style("instantaneous", *SPARE[2], (2, 2), 1.7),
+    ADAM: Style("AdamW", *COLOURS["adamw"], (2, 2), 1.2),
+    LION: Style("Lion", *COLOURS["lion"], (2, 2), 1.2),
+    ADAMUON: Style("AdaMuon", *COLOURS["adamuon"], (2, 2), 1.2),
+}
+NAMES: Final = {label: look.name for label, look in LOOKS.items()}
+
+VECTOR: Final = {
+    "adamw": "adamw:weight_decay=0.1",
+    "signum": "signum:weight_decay=0.1",
+    "devalinf": "deva-linf:betas=0.9/0.999",
+}
+"""Method → its optimizer on CIFAR-10. All momenta are 0.9."""
+MATRIX: Final = {
+    "muon": "muon:rest_betas=0.9/0.999",
+    "soap": "soap:refresh_every=5,rest_betas=0.9/0.999,weight_decay=0.1",
+    "adamuon": "adamuon:rest_betas=0.9/0.999",
+    "devasinf": "deva-sinf:refresh_every=5,rest=adamw,rest_betas=0.9/0.999",
+}
+"""The same for matrices. All averages decay by 0.95."""
+IMAGENET: Final = {
+    "adamw": "adamw:weight_decay=0.1",
+    "muon": "muon:nesterov=true,rest_betas=0.9/0.999",
+    "soap": "soap:rest_betas=0.9/0.999,weight_decay=0.1",
+    "adamuon": "adamuon:rest_betas=0.9/0.999",
+    "devasinf": "deva-sinf:nesterov=true,rest=adamw,rest_betas=0.9/0.999,sign_stabilize=true",
+}
+"""Method → its optimizer on ImageNet: momentum of Nesterov and the sign trick as the paper has."""
+IMAGE_NAMES: Final = {**palette.NAMES, "adamw": "Adam"}
+IMAGE_LOOKS: Final = {
+    method: Style(name, *COLOURS[method], (), 2.4 if method.startswith("deva") else 1.7)
+    for method, name in IMAGE_NAMES.items()
+}
+
+# Scales -------------------------------------------------------------------------------------------
+
+Subject = Literal["gpt", "resnet", "vit"]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a scale has.
+
+    Attributes:
+        base: What all runs share; its learning rate is the usual one.
+        seeds: Of the runs that methods are compared by, at the usual rate.
+        few: The seeds of an ablation.
+        rates: The learning rates of the sweep, the usual one among them.
+        beta3: The decays of the covariances.
+        accumulations: Batches in a step, at the same number of tokens.
+        frequencies: Steps between two refreshes of a basis.
+        recorded: The steps after which Γ is looked at.
+    """
+
+    base: RunSettings
+    seeds: tuple[int, ...] = (0,)
+    few: tuple[int, ...] = (0,)
+    rates: tuple[float, ...] = (1e-4, 5e-4, 1e-3, 5e-3, 1e-2)
+    beta3: tuple[float, ...] = (0.8, 0.9, 0.95, 0.975, 0.9875)
+    accumulations: tuple[int, ...] = (1, 2, 4, 8)
+    frequencies: tuple[int, ...] = (10, 20, 50, 100, 200)
+    recorded: tuple[int, ...] = (102, 203, 1017, 2035, 10173)  # 5 M to 500 M tokens
+
+    def runs(
+        self, optimizers: Iterable[str], seeds: Iterable[int] = (0,), **changes: Any
+    ) -> list[RunSettings]:
+        """A run of each optimizer with each seed, some settings changed."""
+        base, labels = self.base.changed(**changes), list(optimizers)
+        return [base.changed(optimizer=one, seed=seed) for seed in seeds for one in labels]
+
+
+def _base(task: str, size: str, lr: float, steps: int, batch: int, **more: Any) -> RunSettings:
+    return RunSettings(task, size, "", "", lr, seed=0, steps=steps, batch=batch, **more)
+
+
+SETUPS: Final[dict[tuple[Subject, Scale], Setup]] = {
+    # On text the rate is constant for 60 % of the steps and then falls to zero. At CPU scale the
+    # usual one, 0.01, is the best of each method in docs/evidence.md.
+    ("gpt", "cpu"): Setup(
+        _base("gpt", "small", 0.01, 200, 8, vocabulary=512, evaluate_every=20),
+        seeds=(0, 1, 2),
+        few=(0, 1),
+        rates=(1e-3, 5e-3, 1e-2, 5e-2, 1e-1),
+        accumulations=(1, 2, 4),
+        recorded=(5, 10, 50, 100, 200),
+    ),
+    # 1.4 G tokens, 49,152 a step
+    ("gpt", "paper"): Setup(
+        _base("gpt", "paper", 1e-3, 28_483, 48,
+              vocabulary="gpt2", evaluate_every=284, dtype="bfloat16")
+    ),
+    # On CIFAR-10 the rate falls to zero from the first step on.
+    ("resnet", "cpu"): Setup(
+        _base("resnet", "resnet20", 0.01, 200, 64, decay=1.0, evaluate_every=200),
+        rates=(0.001, 0.005, 0.01, 0.05),
+    ),
+    # 40 epochs of 50,000 images, an evaluation each; the paper's best rates, both times it names
+    # them, are inside the grid
+    ("resnet", "paper"): Setup(
+        _base("resnet", "resnet20", 0.01, 15_625, 128, decay=1.0, evaluate_every=391),
+        rates=(5e-4, 1e-3, 5e-3, 1e-2, 5e-2, 1e-1),
+    ),
+    ("vit", "cpu"): Setup(_base("vit", "mini", 0.001, 300, 64, decay=0.0, evaluate_every=20)),
+    # five epochs of 1,281,167 images, 512 a step
+    ("vit", "paper"): Setup(
+        _base("vit", "vit-l16", 0.001, 12_511, 64,
+              decay=0.0, accumulate=8, evaluate_every=250, dtype="bfloat16")
+    ),
+}  # fmt: skip
+DATA: Final[dict[Subject, tuple[str, str, str]]] = {
+    "gpt": ("fineweb:2200000", "fineweb-sample", "python"),  # about 1.5 G tokens
+    "resnet": ("cifar10", "cifar10-small", "digits"),
+    "vit": ("imagenet-1k", "tiny-imagenet", "digits"),
+}
+"""Data at the scale of the paper; at that of two cores, if DEVA_DATA has it; and without."""
+
+
+def data_of(subject: Subject, scale: Scale) -> str:
+    """What is trained on unless the user says otherwise."""
+    paper, small, anywhere = DATA[subject]
+    if scale == "paper":
+        return paper
+    folder, file = data_folder(), (TEXT_FILES | IMAGE_FILES)[small]
+    return small if folder and (folder / file).exists() else anywhere
+
+
+def setup_of(subject: Subject, scale: Scale, data: str | None = None) -> Setup:
+    """The setup of a scale on some data, or on what it has unless the user says otherwise."""
+    setup = SETUPS[subject, scale]
+    device = default_device() if scale == "paper" else "cpu"
+    base = setup.base.changed(data=data or data_of(subject, scale), device=device)
+    return replace(setup, base=base)
+
+
+PAPER_STEPS: Final = SETUPS["gpt", "paper"].base.steps
+
+# Runs ---------------------------------------------------------------------------------------------
+
+
+def main_runs(setup: Setup) -> list[RunSettings]:
+    """The paper's three methods, and DeVA-S∞ without the sign trick, at the usual rate."""
+    return setup.runs((*METHODS, UNSIGNED), setup.seeds)
+
+
+def figure_runs(setup: Setup) -> list[RunSettings]:
+    """These, and the other optimizers of the paper's table of hyper-parameters with one seed."""
+    return main_runs(setup) + setup.runs(OTHERS)
+
+
+def rate_runs(setup: Setup) -> list[RunSettings]:
+    """The three methods at every rate, and at the usual one with all seeds."""
+    runs = setup.runs(METHODS, setup.seeds)
+    return runs + [run for lr in setup.rates for run in setup.runs(METHODS, lr=lr)]
+
+
+def beta3_runs(setup: Setup) -> list[RunSettings]:
+    """DeVA-S∞ at every β₃, and SOAP at every rate, whose best the paper compares with."""
+    labels = [
+        DEVA if beta3 == BETA else DEVA.replace(":", f":betas={BETA}/{BETA}/{beta3},")
+        for beta3 in setup.beta3
+    ]
+    own = setup.runs(labels, setup.few)
+    return own + [run for run in rate_runs(setup) if run.optimizer == SOAP]
+
+
+def batch_runs(setup: Setup) -> list[RunSettings]:
+    """The three methods with so many batches in a step and accordingly fewer steps."""
+    runs, base = setup.runs(METHODS, setup.seeds), setup.base
+    for batches in setup.accumulations:
+        every = max(1, base.evaluate_every // batches)
+        runs += setup.runs(
+            METHODS, accumulate=batches, steps=base.steps // batches, evaluate_every=every
+        )
+    return runs
+
+
+def frequency_runs(setup: Setup) -> list[RunSettings]:
+    """SOAP and DeVA-S∞ at every frequency, and at the usual one with all seeds."""
+    runs = setup.runs((SOAP, DEVA), setup.seeds)
+    for steps in setup.frequencies:
+        if steps != REFRESH_EVERY:
+            rarely = f":refresh_every={steps},"
+            runs += setup.runs((SOAP.replace(":", rarely), DEVA.replace(":", rarely)))
+    return runs
+
+
+def variant_runs(setup: Setup) -> list[RunSettings]:
+    """The four variants of DeVA-S∞."""
+    return setup.runs(VARIANTS, setup.seeds)
+
+
+def snr_runs(setup: Setup) -> list[RunSettings]:
+    """DeVA-S∞ with its telemetry at some steps."""
+    return setup.runs((DEVA,), telemetry=setup.recorded)
+
+
+def cifar_runs(setup: Setup) -> list[RunSettings]:
+    """Every method at every rate."""
+    labels = (*VECTOR.values(), *MATRIX.values())
+    return [run for label in labels for lr in setup.rates for run in setup.runs((label,), lr=lr)]
+
+
+def vit_runs(setup: Setup) -> list[RunSettings]:
+    """The five methods at one rate."""
+    return setup.runs(IMAGENET.values())
+
+
+# The numbers that the paper prints ----------------------------------------------------------------
+
+_HYPER: Final = ("lr", "decay", "batch", "β₁", "β₂", "β₃", "ε", "refresh", "Nesterov")
+PRINTED: Final = MappingProxyType[str, Any](
+    {
+        # by how much fewer tokens than Muon a method reaches its final loss
+        "fig-nanogpt": {MUON: 0.0, SOAP: 0.043, DEVA: 0.066},
+        "table-nanogpt": {
+            "loss": {MUON: 3.305, SOAP: 3.304, DEVA: 3.271},
+            "ms / 1k tokens": {MUON: 10.72, SOAP: 15.79, DEVA: 16.49},
+        },
+        "table-lr": {
+            MUON: {1e-4: 3.2819, 5e-4: 3.2804, 1e-3: 3.3038, 5e-3: 3.3803, 1e-2: 3.4015},
+            SOAP: {1e-4: 3.3686, 5e-4: 3.2769, 1e-3: 3.2808, 5e-3: 3.3313, 1e-2: 3.4422},
+            DEVA: {1e-4: 3.3450, 5e-4: 3.2729, 1e-3: 3.2709, 5e-3: 3.3382, 1e-2: 3.4174},
+        },
+        "table-beta3": {0.8: 3.2719, 0.9: 3.2687, 0.95: 3.2743, 0.975: 3.2749, 0.9875: 3.2723},
+        "table-variants": {DEVA: 3.271, UNSIGNED: 3.269, FACTORED: 3.309, INSTANTANEOUS: 3.270},
+        "table-hyper": {
+            "NanoGPT": {
+                "": _HYPER,
+                "Adam": (1e-3, 0.1, 49_152, 0.9, 0.99, None, 1e-8, None, False),
+                "Lion": (1e-3, 0.1, 49_152, 0.95, 0.95, None, 1e-8, None, True),
+                "Muon": (1e-3, 0.1, 49_152, 0.95, 0.95, 0.95, 1e-8, None, False),
+                "SOAP": (1e-3, 0.1, 49_152, 0.95, 0.95, 0.95, 1e-8, 10, False),
+                "AdaMuon": (1e-3, 0.1, 49_152, 0.95, 0.95, None, 1e-8, None, False),
+                "DeVA-S∞": (1e-3, 0.1, 49_152, 0.95, 0.95, 0.95, 1e-8, 10, False),
+            },
+            "ViT-L/16": {
+                "": _HYPER,
+                "Adam": (1e-3, 0.1, 512, 0.9, 0.999, None, 1e-8, None, False),
+                "Muon": (1e-3, 0.1, 512, 0.95, 0.95, None, 1e-8, None, True),
+                "SOAP": (1e-3, 0.1, 512, 0.95, 0.95, 0.95, 1e-8, 10, False),
+                "AdaMuon": (1e-3, 0.1, 512, 0.95, 0.95, None, 1e-8, None, False),
+                "DeVA-S∞": (1e-3, 0.1, 512, 0.95, 0.95, 0.95, 1e-8, 10, True),
+            },
+            "ResNet-20": {
+                "": _HYPER,
+                "Adam": (0.05, 0.1, 128, 0.9, 0.999, None, 1e-8, None, False),
+                "Signum": (0.05, 0.1, 128, 0.9, 0.999, None, 1e-8, None, False),
+                "DeVA-ℓ∞": (0.05, 0.1, 128, 0.9, 0.999, None, 1e-8, None, False),
+                "Muon": (1e-3, 0.1, 128, 0.95, 0.95, None, 1e-8, None, False),
+                "SOAP": (1e-3, 0.1, 128, 0.95, 0.95, 0.95, 1e-8, 5, False),
+                "AdaMuon": (1e-3, 0.1, 128, 0.95, 0.95, None, 1e-8, None, False),
+                "DeVA-S∞": (1e-3, 0.1, 128, 0.95, 0.95, 0.95, 1e-8, 5, False),
+            },
+        },
+        "table-methods": {
+            "Adam": ("I", True),
+            "Shampoo": ("I", False),
+            "SOAP": ("Q_L, Q_R", True),
+            "SPlus": ("Q_L, Q_R", False),
+            "DeVA-S∞": ("Q_L, Q_R", True),
+        },
+        "fig-cifar": {
+            "best rate": {"vector": 0.005, "matrix": 0.01},
+            "range": (0.005, 0.01),
+            "order": {"vector": "DeVA-ℓ∞ first", "matrix": "SOAP first"},
+        },
+        "fig-vit": {"order": "DeVA-S∞ first"},
+        "table-snr": {
+            "tokens": (5e6, 10e6, 50e6, 100e6, 500e6),
+            "block.0.mlp.c_proj": (1973.9, 1634.4, 1534.6, 1635.8, 1652.0),
+            "block.0.attn.c_proj": (969.5, 910.7, 753.4, 847.5, 854.8),
+            "block.11.mlp.c_proj": (499.1, 2367.3, 1651.1, 1673.4, 1747.4),
+            "block.11.attn.c_proj": (373.4, 1210.6, 781.2, 817.7, 894.7),
+        },
+    }
+)
