@@ -379,8 +379,8 @@ def _rounding(R: Tensor, noise: Tensor) -> Tensor:
     """
     margin = 16 if R.dtype == torch.float64 else 1
     own = R.diagonal(dim1=-2, dim2=-1).abs()
-    inverse = torch.where(own > 64 * noise, 1 / own, 0).unsqueeze(-2)
-    growth = product(inverse, R.triu().abs_()).squeeze(-2)
+    inverse = torch.where(own > 64 * noise, 1 / own, 0).unsqueeze(-1)
+    growth = R.triu().abs_().mul_(inverse).sum(-2)
     return own <= margin * noise * (1 + growth)
 
 
