@@ -14,11 +14,11 @@ from textwrap import shorten
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
-from .bench.cli import COMMANDS as BENCHMARKS
 from .data.text_sources import NAMES as TEXTS
 from .names import EXPERIMENTS, IMAGES, LOGGERS, OPTIMIZERS, PLACES, STAGES
 from .presets import OFFERS
 from .tuned import TUNED
+from .usage.bench import BENCHMARKS
 from .usage.init_task import STARTERS
 from .usage.tree import Action, Command, takes_value
 
