@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from .entrants import Entrant
 from .errors import UsageError
 from .progress import Result
-from .race.entries import Entry
-from .race.rules import Rules
+from .race.entries import Entry, Rules
 from .race.tuning import FIRST, at_an_end, best_rate, losses, pending
 from .settings import RunSettings
 from .tables import aligned
@@ -73,8 +72,7 @@ class Search:
 
     def next(self, results: Sequence[Result]) -> list[RunSettings]:
         """The runs that follow from the results so far; none once the budget is spent."""
-        waiting = pending(self.entries.values(), results, self.rules)
-        return [run for runs in waiting.values() for run in runs]
+        return pending(self.entries.values(), results, self.rules)
 
     def found(self, results: Sequence[Result]) -> list[Found]:
         """What the results say of each optimizer, the lowest loss first."""

@@ -29,7 +29,7 @@ from deva_lab.entrants import Entrant
 from deva_lab.files import append_line, write_record
 from deva_lab.keeping import Keeping
 from deva_lab.plan import Request, plan
-from deva_lab.race.frozen import Frozen, FrozenEntry
+from deva_lab.race.standings import Frozen, FrozenEntry
 from deva_lab.reproduce.experiment import Experiment, Shown, results_of
 from deva_lab.summary import read_results
 from deva_lab.tasks import make_task

@@ -15,7 +15,7 @@ from deva_lab.data.images import NAMES as IMAGES_BY_NAME
 from deva_lab.entrants import ENTRANTS
 from deva_lab.names import EXPERIMENTS, IMAGES, OPTIMIZERS, PLACES, STAGES
 from deva_lab.presets import OFFERS
-from deva_lab.race.confirm import PLACES as RACE_PLACES
+from deva_lab.race.entries import PLACES as RACE_PLACES
 from deva_lab.reproduce.experiments import EXPERIMENTS as ALL_EXPERIMENTS
 from deva_lab.shells import SCRIPTS
 from deva_lab.usage.completion import SHELLS
