@@ -63,6 +63,10 @@ def test_from_tuning_to_the_board_and_no_run_twice(race, capsys, tmp_path, monke
     said = capsys.readouterr().out
     assert "deva compare --optimizers deva:variant=whitened,lr=" in said
     assert (race.folder / "race.svg").is_file()
+    with pytest.raises(
+        UsageError, match="unknown place to confirm at 'bach', did you mean 'batch'"
+    ):
+        deva(race, "confirm", "whitened", "--at", "bach")
     assert deva(race, "confirm", "whitened") == 0
     assert "a larger batch" in capsys.readouterr().out
     assert deva(race, "robustness", "whitened") == 0

@@ -11,7 +11,7 @@ from ..carry_out import carry_out, check_failed, check_jobs
 from ..display import Display, display
 from ..errors import UsageError, unknown
 from ..launchers import launching
-from ..race.entries import Entry, chosen, listing, places, rules_text
+from ..race.entries import Entry, chosen, listing, rules_text
 from ..race.page import confirmation, draw_race, publish, text
 from ..race.standings import Race, freeze
 from ..race.track import recipe
@@ -43,7 +43,7 @@ def _stage(options: argparse.Namespace, race: Race) -> int:
     check_jobs(options.jobs)
     if options.results is not None and options.stage != "page":
         raise UsageError("--results is for looking: with --list, or with the stage page")
-    entries = chosen(options.names, race.entries)
+    entries = chosen("entry of the race", options.names, race.entries)
     with launching(options, race.folder) as launch, Stopping() as stopping:
         STAGES[options.stage](Stage(options, race, entries, display(), stopping, launch))
     if stopping():
@@ -114,7 +114,7 @@ def _final(stage: Stage) -> None:
 
 
 def _all(stage: Stage) -> None:
-    muons = chosen(stage.race.rules.muons, stage.race.entries)
+    muons = [stage.race.entries[name] for name in stage.race.rules.muons]
     stage.entries = list(dict.fromkeys([*muons, *stage.entries]))  # the target needs both
     _tune(stage)
     if not stage.stopping():
@@ -125,8 +125,8 @@ def _all(stage: Stage) -> None:
 def _confirm(stage: Stage) -> None:
     race, frozen, muon = stage.race, stage.race.need_frozen(), stage.race.muon()
     stage.need_names("ENTRY")
-    where = places(stage.options.at, race.places)
-    for place in where.values():
+    where = chosen("place to confirm at", stage.options.at, race.places)
+    for place in where:
         if not stage.stopping():
             entries = dict.fromkeys([muon, *stage.entries])
             runs = [frozen.runs(entry, race.rules, place) for entry in entries]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from ..entrants import Entrant
 from ..errors import unknown
@@ -13,6 +13,8 @@ from ..models.gpt import SIZES
 from ..settings import RunSettings
 from ..tables import aligned
 from ..wording import listed
+
+T = TypeVar("T")
 
 # The rules ----------------------------------------------------------------------------------------
 
@@ -141,7 +143,7 @@ def _baseline(name: str, optimizer: str, about: str, lr: float = RATE) -> Entry:
     return Entry(name, optimizer, lr, about, "baseline")
 
 
-def _deva(name: str, about: str, of: str = "", length: float = 1.0, **changes: str) -> Entry:
+def _deva(name: str, about: str, of: str = "", length: float = 1.0, /, **changes: str) -> Entry:
     """DeVA with these settings, and unless they say otherwise with those that it had at first."""
     first = {"betas": "0.8/0.95/0.95", "msign": "newton-schulz", "nesterov": "true"}
     settings = {**first, "sides": "short", **changes}
@@ -181,17 +183,17 @@ ENTRIES: Final[Entries] = MappingProxyType({row.name: row for row in _ROWS})
 """Every entry by name, in the order of the table."""
 
 
-def chosen(names: Iterable[str], entries: Entries = ENTRIES) -> list[Entry]:
-    """The entries of these names; all of them where there are none.
+def chosen(what: str, names: Iterable[str], known: Mapping[str, T]) -> list[T]:
+    """Entries or places by their names, each once; all of them where there are no names.
 
     Raises:
-        UsageError: If there is no entry of a name.
+        UsageError: If there is none of a name; `what` is what it would be.
     """
-    wanted = list(dict.fromkeys(names)) or list(entries)
+    wanted = list(dict.fromkeys(names)) or list(known)
     for name in wanted:
-        if name not in entries:
-            raise unknown("entry of the race", name, entries)
-    return [entries[name] for name in wanted]
+        if name not in known:
+            raise unknown(what, name, known)
+    return [known[name] for name in wanted]
 
 
 def listing(rules: Rules = RACE, entries: Entries = ENTRIES) -> str:
@@ -233,12 +235,3 @@ PLACES: Final[Mapping[str, Place]] = MappingProxyType(
         "vit": Place("a small ViT on CIFAR-10", {**_IMAGES, "task": "vit", "size": "mini"}),
     }
 )
-
-
-def places(names: Iterable[str], known: Mapping[str, Place] = PLACES) -> dict[str, Place]:
-    """The places of these names, all where there are none."""
-    names = list(names) or list(known)
-    for name in names:
-        if name not in known:
-            raise unknown("place to confirm at", name, known)
-    return {name: known[name] for name in names}

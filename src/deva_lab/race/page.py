@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
@@ -26,10 +26,10 @@ from .standings import (
     Race,
     Standing,
     against,
+    paired,
     results_of,
     runner_up,
     standing,
-    tokens_against,
 )
 from .tuning import at_an_end, best_rate, losses, robustness
 
@@ -100,7 +100,7 @@ def verdict(rows: Sequence[Standing]) -> str:
     if second is None:
         return f"{name} is first, and alone."
     same = first.entry.length == second.entry.length
-    found = against(first, second) if same else tokens_against(first, second)
+    found = against(first, second) if same else paired(first.scores, second.scores)
     if found is None:
         return f"{name} is first; against {second.entry.name} it cannot be tested seed by seed."
     if same:
@@ -157,13 +157,13 @@ def _tested(found: Paired) -> str:
 def confirmation(
     frozen: Frozen,
     pair: tuple[Entry, Entry],
-    where: Mapping[str, Place],
+    places: Iterable[Place],
     results: Sequence[Result],
     rules: Rules,
 ) -> str:
     """A table: the first of a pair against Muon, the second, at the places that have been run."""
     table = []
-    for place in where.values():
+    for place in places:
         runs = [results_of(frozen.runs(entry, rules, place), results) for entry in pair]
         if not all(runs):
             continue
@@ -378,7 +378,7 @@ def _confirmations(race: Race, rows: Sequence[Standing]) -> str:
         return ""
     frozen, results, muon = race.need_frozen(), race.results, race.muon()
     tables = [
-        confirmation(frozen, (row.entry, muon), race.places, results, race.rules)
+        confirmation(frozen, (row.entry, muon), race.places.values(), results, race.rules)
         for row in rows
         if row.entry != muon
     ]

@@ -267,13 +267,15 @@ class Paired(NamedTuple):
     pairs: int
 
 
-def paired(differences: Sequence[float]) -> Paired | None:
-    """The test of these differences; None with fewer than two, or where one is infinite.
+def paired(one: Measured, other: Measured) -> Paired | None:
+    """By how much the other is above the one; None with fewer than two seeds, or a lost one.
 
-    >>> found = paired([1.0, 2.0, 3.0])
+    >>> found = paired(Measured({0: 3.0, 1: 3.0, 2: 3.0}), Measured({0: 4.0, 1: 5.0, 2: 6.0}))
     >>> round(found.t, 3), round(found.p, 3)
     (3.464, 0.074)
     """
+    seeds = [seed for seed in one.values if seed in other.values]
+    differences = [other.values[seed] - one.values[seed] for seed in seeds]
     if len(differences) < 2 or not all(map(math.isfinite, differences)):
         return None
     gap = fmean(differences)
@@ -286,22 +288,9 @@ def paired(differences: Sequence[float]) -> Paired | None:
 
 
 def against(one: Standing, other: Standing) -> Paired | None:
-    """The paired test of the final losses: by how much the other ends above the one.
-
-    None where their schedules differ in length, as for ends that are not finite.
-    """
+    """The paired test of the final losses; None where schedules differ in length."""
     same = one.entry.length == other.entry.length
-    return _paired(one.final, other.final) if same else None
-
-
-def tokens_against(one: Standing, other: Standing) -> Paired | None:
-    """The paired test of the scores: how much more of Muon's tokens the other takes."""
-    return _paired(one.scores, other.scores)
-
-
-def _paired(one: Measured, other: Measured) -> Paired | None:
-    seeds = [seed for seed in one.values if seed in other.values]
-    return paired([other.values[seed] - one.values[seed] for seed in seeds])
+    return paired(one.final, other.final) if same else None
 
 
 # The folder ---------------------------------------------------------------------------------------
