@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 import deva_optim as do
-from deva_lab.bench import counting, ranks, step, timing, training
+from deva_lab.bench import counting, ranks, step, timing
 from deva_lab.bench.counting import (
     Flops,
     count_flops,
@@ -384,11 +384,11 @@ def test_launches_do_not_hang_on_the_size_of_a_matrix(name):
 
 def test_a_training_step_is_timed_for_every_optimizer():
     lines: list[str] = []
-    settings = training.TrainingSettings("tiny", vocabulary=50, batch=1, rounds=2)
-    training.run(settings, lines.append)
+    settings = step.TrainingSettings("tiny", vocabulary=50, batch=1, rounds=2)
+    step.run_training(settings, lines.append)
     text = "\n".join(lines)
     assert "64 tokens a step, 2 rounds" in text
-    for name in training.OPTIMIZERS:
+    for name in step.OPTIMIZERS:
         assert any(line.startswith(name) for line in text.splitlines())
     assert text.count("10. time of a training step") == 2
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -119,8 +118,7 @@ def products_seconds(
 
 # Memory -------------------------------------------------------------------------------------------
 
-_RUN: Final = "deva bench: run"  # the names of events in a trace: a mark of ours, and torch's
-_MEMORY: Final = "[memory]"
+_RUN: Final = "deva bench: run"  # a mark of ours in a trace
 
 
 def state_bytes(optimizer: Optimizer) -> int:
@@ -145,12 +143,17 @@ def peak_bytes(run: Callable[[], object], times: int = 1, device: str = "cpu") -
         for _ in range(times):
             with record_function(_RUN):
                 run()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "trace.json")
+        trace.export_chrome_trace(str(path))
+        events = json.loads(path.read_text("utf-8"))["traceEvents"]
+    # What was allocated before the trace has no part in it, even if it is freed meanwhile.
     now = before = peak = 0
-    for allocated in _allocations(trace):
-        if allocated is None:
+    for event in sorted(events, key=lambda event: float(event.get("ts", 0))):
+        if event["name"] == _RUN:
             before = now
-        else:
-            now += allocated
+        elif event["name"] == "[memory]":
+            now += int(event["args"]["Bytes"])  # below zero where they are freed
             peak = max(peak, now - before)
     return peak
 
@@ -160,19 +163,6 @@ def _peak_on_cuda(run: Callable[[], object], device: str) -> int:
     torch.cuda.reset_peak_memory_stats(device)
     run()
     return torch.cuda.max_memory_allocated(device) - before
-
-
-def _allocations(trace: profile) -> list[int | None]:
-    """Bytes allocated (above zero) and freed (below) in the order of time; None begins a run.
-
-    What was allocated before the trace has no part in it, even if it is freed meanwhile.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "trace.json")
-        trace.export_chrome_trace(str(path))
-        events = json.loads(path.read_text("utf-8"))["traceEvents"]
-    told = sorted((e for e in events if e["name"] in (_RUN, _MEMORY)), key=lambda e: float(e["ts"]))
-    return [int(e["args"]["Bytes"]) if e["name"] == _MEMORY else None for e in told]
 
 
 # On the meta device, where tensors have shapes and no values --------------------------------------
@@ -186,9 +176,7 @@ _META: Final = torch.library.Library("aten", "IMPL", "Meta")  # type: ignore[no-
 def _on_meta(name: str, shapes: Sequence[Shape]) -> BaseOptimizer:
     """A subject that is ours, about to take its first step."""
     params = [torch.empty(shape, device="meta", requires_grad=True) for shape in shapes]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that the parameters have no names
-        optimizer = SUBJECTS[name].build(params, REFRESH_EVERY)
+    optimizer = SUBJECTS[name].build(params, REFRESH_EVERY)
     assert isinstance(optimizer, BaseOptimizer)
     for p in params:
         p.grad = torch.empty_like(p)

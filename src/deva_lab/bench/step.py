@@ -1,24 +1,31 @@
-"""What the times of steps come to: a table, the requirements that were set, a file and a chart."""
+"""What the times of steps come to: tables, the requirements that were set, a file and a chart."""
 
 from __future__ import annotations
 
 import json
 import operator
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.optim import Optimizer
 
-from ..errors import unknown
+import deva_optim as do
+
+from ..errors import UsageError, unknown
 from ..figures import GREY, make_figure, svg
+from ..models.gpt import GPT, SIZES
 from ..tables import aligned
 from .machine import machine, summary
 from .subjects import SETS, SUBJECTS, matching, shape_set
-from .timing import ONE, Result, Say, SetResult, Settings, measure_set, quartiles
+from .timing import ONE, Result, Say, SetResult, Settings, measure_set, option, quartiles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -78,24 +85,22 @@ def document(found: Sequence[SetResult], settings: Settings) -> dict[str, Any]:
                 "numel": one.shapes.numel,
                 "peak_flops": one.peak,
                 "left_out": one.left_out,
-                "results": [_plain(r, one, settings) for r in one.results.values()],
+                "results": [
+                    {
+                        **asdict(r),
+                        "median": median(r.steps),
+                        "quartiles": quartiles(r.steps),
+                        "mean": r.mean,
+                        "worst": r.worst,
+                        "temporary": r.temporary,
+                        "ratios": one.ratios(r.name, settings.baseline),
+                    }
+                    for r in one.results.values()
+                ],
                 "checks": [{**asdict(check), "holds": check.holds} for check in checks(one)],
             }
             for one in found
         ],
-    }
-
-
-def _plain(r: Result, one: SetResult, settings: Settings) -> dict[str, Any]:
-    """A result with what follows from it."""
-    return {
-        **asdict(r),
-        "median": median(r.steps),
-        "quartiles": quartiles(r.steps),
-        "mean": r.mean,
-        "worst": r.worst,
-        "temporary": r.temporary,
-        "ratios": one.ratios(r.name, settings.baseline),
     }
 
 
@@ -282,7 +287,7 @@ def _panel(axes: Axes, one: SetResult, baseline: str) -> None:
     """The bars of a set of shapes, with quartiles over the rounds."""
     results = list(one.results.values())
     means = [1e3 * result.mean for result in results]
-    spans = [[1e3 * time for time in quartiles(result.means)] for result in results]
+    spans = [[1e3 * mean for mean in quartiles(result.means)] for result in results]
     errors = [
         [max(0.0, mean - low) for mean, (low, _) in zip(means, spans, strict=True)],
         [max(0.0, high - mean) for mean, (_, high) in zip(means, spans, strict=True)],
@@ -330,3 +335,84 @@ def _chart(height: float, title: str, caption: str, fill: Callable[[Figure], Non
         figure.supxlabel(caption, fontsize=7, color=GREY)
 
     return svg(make_figure((WIDTH, height), titled))
+
+
+# Whole training steps, forward and backward included, of the laboratory's GPT ---------------------
+
+BASELINE: Final = "AdamW"
+OPTIMIZERS: Final[dict[str, Callable[[nn.Module], Optimizer]]] = {
+    BASELINE: lambda model: torch.optim.AdamW(model.parameters(), 1e-3, weight_decay=0.1),
+    "Muon": lambda model: do.Muon(model, 1e-3, weight_decay=0.1, nesterov=False),
+    "DeVA short": lambda model: do.DeVA(model, 1e-3, sides="short"),
+    "DeVA both": lambda model: do.DeVA(model, 1e-3, sides="both"),
+    "SOAP": lambda model: do.SOAP(model, 1e-3),
+}
+WARMUP: Final = 4  # steps: layers that start at zero keep others without a gradient and a basis
+BOUND: Final = 1.15  # of DeVA's whole step over AdamW's, at the default settings
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """What is trained, a size of GPT on so many sequences of its context a step, and how often."""
+
+    size: str = option("small", "of the GPT", choices=SIZES)
+    vocabulary: int = option(4096, "how many tokens there are")
+    batch: int = option(64, "sequences a step")
+    seed: int = option(0, "of weights and tokens")
+    rounds: int = option(20, "how often every optimizer takes a step")
+
+    def __post_init__(self) -> None:
+        if self.rounds < 2:
+            raise UsageError(f"--rounds must be at least 2 to have a spread, got {self.rounds}")
+
+
+def run_training(settings: TrainingSettings, show: Say = print) -> bool:
+    """Measure and show a table; returns whether the requirement holds."""
+    torch.manual_seed(settings.seed)
+    size = SIZES[settings.size]
+    tokens = torch.randint(settings.vocabulary, (settings.batch, size.context + 1))
+    trained = {}
+    for name, build in OPTIMIZERS.items():
+        model = GPT(size, settings.vocabulary)
+        trained[name] = model, build(model)
+        for _ in range(WARMUP):
+            training_step(*trained[name], tokens)
+    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in trained}
+    for _ in range(settings.rounds):  # they take turns, a step each
+        for name, pair in trained.items():
+            seconds[name].append(training_step(*pair, tokens))
+    show(summary("cpu"))
+    show(
+        f"GPT of width {size.width}, {size.layers} layers, "
+        f"{sum(p.numel() for p in model.parameters()):,} parameters; "
+        f"{settings.batch * size.context:,} tokens a step, {settings.rounds} rounds\n"
+    )
+    ratios, rows = {}, []
+    for name, times in seconds.items():
+        whole, part = (median(column) for column in zip(*times, strict=True))
+        pairs = zip(times, seconds[BASELINE], strict=True)
+        values = [mine / base for (mine, _), (base, _) in pairs]
+        ratios[name] = fmean(values)  # a mean, for the refreshes to count
+        low, high = quartiles(values)
+        times_of = f"{1e3 * whole:.0f}", f"{1e3 * part:.1f}"
+        rows.append((name, *times_of, f"{ratios[name]:.3f}", f"{low:.3f}–{high:.3f}"))
+    show(aligned(("optimizer", "step, ms", "its part", f"/ {BASELINE}", "quartiles"), rows))
+    checks = [
+        Check(10, f"time of a training step, {name} / {BASELINE}", ratios[name], "≤", BOUND)
+        for name in ("DeVA short", "DeVA both")
+    ]
+    show("\n" + "\n".join(map(str, checks)))
+    return all(check.holds for check in checks)
+
+
+def training_step(model: nn.Module, optimizer: Optimizer, tokens: Tensor) -> tuple[float, float]:
+    """Train on a batch; returns the seconds of all of it and of the optimizer's part."""
+    start = time.perf_counter()
+    optimizer.zero_grad()
+    logits = model(tokens[:, :-1])
+    loss = cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+    loss.backward()  # type: ignore[no-untyped-call]
+    middle = time.perf_counter()
+    optimizer.step()
+    end = time.perf_counter()
+    return end - start, end - middle

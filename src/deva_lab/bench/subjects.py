@@ -7,6 +7,7 @@ projections are cut apart, as the routing of deva_optim does it.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -296,7 +297,9 @@ def _ours(name: str, optimizer: Callable[..., Optimizer], state: State, **option
 
     def build(params: list[Tensor], refresh_every: int) -> Optimizer:
         every = {"refresh_every": refresh_every} if refreshes else {}
-        return optimizer(params, **_COMMON, **every, **options)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that the parameters have no names
+            return optimizer(params, **_COMMON, **every, **options)
 
     return Subject(name, "ours", build, state, refreshes=refreshes)
 

@@ -80,8 +80,11 @@ class Case:
     def __init__(
         self, subject: Subject, gradients: list[list[Tensor]], settings: Settings, end: str = ""
     ) -> None:
-        if subject.matrices_only:
-            gradients = [[M for G in given for M in _matrices_of(G)] for given in gradients]
+        if subject.matrices_only:  # which are views
+            gradients = [
+                [M for G in given for M in G.view(-1, *matrices(tuple(G.shape))[0])]
+                for given in gradients
+            ]
         self.name, self.subject, self.gradients = subject.name + end, subject, gradients
         self.params = [torch.full_like(G, 0.02).requires_grad_() for G in gradients[0]]
         self.shapes = tuple(tuple(p.shape) for p in self.params)
@@ -109,12 +112,6 @@ def random_gradients(shapes: Sequence[Shape], settings: Settings) -> list[list[T
     generator = torch.Generator(settings.device).manual_seed(settings.seed)
     how: dict[str, Any] = {"generator": generator, "device": settings.device}
     return [[torch.randn(shape, **how) for shape in shapes] for _ in range(settings.gradients)]
-
-
-def _matrices_of(G: Tensor) -> list[Tensor]:
-    """The matrices of a parameter, as views."""
-    n, m = matrices(tuple(G.shape))[0]
-    return list(G.view(-1, n, m).unbind())
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float]:

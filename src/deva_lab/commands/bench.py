@@ -64,10 +64,10 @@ def _step(parser: argparse.ArgumentParser, words: list[str]) -> int:
 
 
 def _training(parser: argparse.ArgumentParser, words: list[str]) -> int:
-    from ..bench import training
+    from ..bench.step import TrainingSettings, run_training
 
-    _add_settings(parser, training.TrainingSettings)
-    training.run(training.TrainingSettings(**vars(parser.parse_args(words))))
+    _add_settings(parser, TrainingSettings)
+    run_training(TrainingSettings(**vars(parser.parse_args(words))))
     return 0
 
 
