@@ -5,8 +5,7 @@ from functools import cache
 
 import pytest
 
-from deva_lab.bench import plan
-from deva_lab.bench.ranks import CASES, OPTIMIZERS, RanksSettings, Share, derived, row, share
+from deva_lab.bench.ranks import CASES, OPTIMIZERS, RanksSettings, Share, derived, plan, row, share
 from helpers import ROOT
 from ranks import run
 
@@ -65,4 +64,4 @@ def test_the_measured_table_is_that_of_the_command(layout: str, size: int) -> No
 
 
 def test_the_planned_table_is_that_of_the_command() -> None:
-    assert plan.table() in DOCUMENTATION
+    assert plan() in DOCUMENTATION

@@ -25,7 +25,7 @@ from deva_lab.data.documents import Texts
 from deva_lab.data.images import load_images
 from deva_lab.data.text_sources import HUB_CONFIGURATION, HubSource
 from deva_lab.files import append_line, write_record
-from deva_lab.race.frozen import Frozen, FrozenEntry
+from deva_lab.race.standings import Frozen, FrozenEntry
 from deva_lab.reproduce.experiment import Computed, Shown
 from deva_lab.run import checkpoint, rank_checkpoint
 from deva_lab.run.entrants import Entrant

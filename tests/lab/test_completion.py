@@ -14,7 +14,7 @@ from deva_lab.commands.race import STAGES as RACE_STAGES
 from deva_lab.config import tree
 from deva_lab.data.images import NAMES as IMAGES_BY_NAME
 from deva_lab.names import EXPERIMENTS, IMAGES, OPTIMIZERS, PLACES, STAGES
-from deva_lab.race.confirm import PLACES as RACE_PLACES
+from deva_lab.race.entries import PLACES as RACE_PLACES
 from deva_lab.reproduce.experiments import EXPERIMENTS as ALL_EXPERIMENTS
 from deva_lab.run.entrants import ENTRANTS
 from deva_lab.run.settings import OFFERS

@@ -7,11 +7,9 @@ import pytest
 from deva_lab.cli import parser
 from deva_lab.commands import race as command
 from deva_lab.errors import UsageError
-from deva_lab.race import robustness
-from deva_lab.race.confirm import Place
-from deva_lab.race.entries import Entry
-from deva_lab.race.rules import RACE, Rules
-from deva_lab.race.state import Race
+from deva_lab.race import tuning
+from deva_lab.race.entries import RACE, Entry, Place, Rules
+from deva_lab.race.standings import Race
 from deva_lab.summary import read_results
 
 TABLE = {
@@ -41,7 +39,7 @@ def deva(race: Race, *words: str) -> int:
 
 
 def test_from_tuning_to_the_board_and_no_run_twice(race, capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr(robustness, "FARTHEST", 1.0)  # none beyond what tuning has run
+    monkeypatch.setattr(tuning, "FARTHEST", 1.0)  # none beyond what tuning has run
     assert deva(race, "tune", "muon") == 0
     with pytest.raises(UsageError, match="whitened has been tuned with 0 of 2"):
         deva(race, "freeze")
@@ -65,6 +63,10 @@ def test_from_tuning_to_the_board_and_no_run_twice(race, capsys, tmp_path, monke
     said = capsys.readouterr().out
     assert "deva compare --optimizers deva:variant=whitened,lr=" in said
     assert (race.folder / "race.svg").is_file()
+    with pytest.raises(
+        UsageError, match="unknown place to confirm at 'bach', did you mean 'batch'"
+    ):
+        deva(race, "confirm", "whitened", "--at", "bach")
     assert deva(race, "confirm", "whitened") == 0
     assert "a larger batch" in capsys.readouterr().out
     assert deva(race, "robustness", "whitened") == 0

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from deva_lab.cli import main
 from deva_lab.commands import reproduce
 from deva_lab.display import Lines
 from deva_lab.models.gpt import GPT, SIZES

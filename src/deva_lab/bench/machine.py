@@ -1,4 +1,4 @@
-"""Where a result comes from: commit, hardware and versions."""
+"""The machine: what it is, how fast it multiplies, and what memory it has free."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import torch
 
@@ -19,12 +19,16 @@ PACKAGES: Final = ("torch", "pytorch_optimizer", "heavyball")
 
 def machine(device: str) -> dict[str, Any]:
     """The commit, the hardware and the versions that a result depends on."""
+    gpu = device.startswith("cuda") and torch.cuda.is_available()  # not one of another machine
+    pages = (
+        os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
+    )
     return {
         "commit": _commit(),
         "cpu": _cpu(),
         "cores": os.cpu_count(),
-        "memory_gb": _memory_gb(),
-        "gpu": _gpu(device),
+        "memory_gb": round(pages / 1e9, 1) or None,
+        "gpu": torch.cuda.get_device_name(device) if gpu else None,
         "threads": torch.get_num_threads(),
         "platform": platform.platform(),
         "python": platform.python_version(),
@@ -32,75 +36,36 @@ def machine(device: str) -> dict[str, Any]:
     }
 
 
-def _gpu(device: str) -> str | None:
-    """The name of a GPU; None for other devices, and for one that is on another machine."""
-    there = device.startswith("cuda") and torch.cuda.is_available()
-    return torch.cuda.get_device_name(device) if there else None
-
-
-def summary(about: dict[str, Any]) -> str:
+def summary(device: str) -> str:
     """One line of it."""
+    about = machine(device)
     versions = ", ".join(f"{name} {v}" for name, v in about["versions"].items() if v)
     where = about["gpu"] or f"{about['cpu']}, {about['cores']} cores, {about['threads']} used"
     return f"{where}; {versions}; commit {about['commit'][:9]}{about['commit'][40:]}"
-
-
-class CpuTimes(NamedTuple):
-    """Seconds of all CPUs together since the machine was started, and of this program."""
-
-    total: float
-    busy: float
-    own: float
-
-
-def cpu_times() -> CpuTimes | None:
-    """The clocks of the CPUs, where the system shows them."""
-    path = Path("/proc/stat")
-    if not path.exists():
-        return None
-    tick = os.sysconf("SC_CLK_TCK")
-    # user, nice, system, idle, waiting for a disk, two kinds of interrupts, stolen from the machine
-    times = [int(field) / tick for field in path.read_text().split("\n", 1)[0].split()[1:9]]
-    return CpuTimes(sum(times), sum(times) - times[3] - times[4], time.process_time())
-
-
-def others_share(before: CpuTimes | None, after: CpuTimes | None) -> float | None:
-    """The share of the CPUs' time that went to other programs between two readings."""
-    if before is None or after is None or after.total <= before.total:
-        return None
-    others = (after.busy - before.busy) - (after.own - before.own)
-    return max(0.0, others / (after.total - before.total))
 
 
 def _commit() -> str:
     """The commit of the optimizers, with a mark if the sources have changed since."""
     if not _git("ls-files", "__init__.py"):  # installed somewhere inside of another repository
         return "unknown"
-    head, changes = _git("rev-parse", "HEAD"), _git("status", "--porcelain", "..")
-    return f"{head} with changes" if changes else f"{head}"
+    return (
+        f"{_git('rev-parse', 'HEAD')}{' with changes' * bool(_git('status', '--porcelain', '..'))}"
+    )
 
 
 def _git(*arguments: str) -> str | None:
-    root = Path(deva_optim.__file__).parent
+    command, root = ["git", *arguments], Path(deva_optim.__file__).parent
     try:
-        return subprocess.check_output(
-            ["git", *arguments], cwd=root, text=True, stderr=subprocess.DEVNULL
-        ).strip()
+        said = subprocess.check_output(command, cwd=root, text=True, stderr=subprocess.DEVNULL)
     except (OSError, subprocess.CalledProcessError):
         return None
+    return said.strip()
 
 
 def _cpu() -> str:
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text().splitlines() if path.exists() else []
+    lines = _system_file("cpuinfo").splitlines()
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()
-
-
-def _memory_gb() -> float | None:
-    if not hasattr(os, "sysconf"):
-        return None
-    return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1)
 
 
 def _version(name: str) -> str | None:
@@ -108,3 +73,34 @@ def _version(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
+
+
+def _system_file(name: str) -> str:
+    """What Linux says of itself under a name; nothing on other systems."""
+    path = Path("/proc", name)
+    return path.read_text() if path.exists() else ""
+
+
+def available_bytes() -> int | None:
+    """The memory that is free for a program, where the system says it."""
+    fields = dict(line.split(":", 1) for line in _system_file("meminfo").splitlines())
+    return int(fields["MemAvailable"].split()[0]) * 1024 if fields else None
+
+
+def wait(device: str) -> None:
+    """Wait until the device has done what it was told to do."""
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def peak_flops(n: int, device: str = "cpu", *, trials: int = 7) -> float:
+    """FLOP/s of the best of some n×n×n products in float32."""
+    A, B, out = (torch.ones(n, n, device=device) for _ in range(3))
+    times = []
+    for _ in range(trials + 1):
+        wait(device)
+        start = time.perf_counter()
+        torch.mm(A, B, out=out)
+        wait(device)
+        times.append(time.perf_counter() - start)
+    return 2 * n**3 / min(times[1:])

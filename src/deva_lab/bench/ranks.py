@@ -1,20 +1,12 @@
-"""What each of several ranks computes, keeps and sends in a step, beside what the formula says.
-
-    deva bench ranks                       FSDP2, HSDP and DDP with 1, 2 and 4 processes, by gloo
-    deva bench ranks --wire                the same with bfloat16 on the wire
-    deva bench ranks --plan                Llama 70B on up to 1,024 ranks, on paper
-
-FLOPs, bytes and collectives are counted, not timed: they are the same on any machine.
-"""
+"""What each of several ranks computes, keeps and sends in a step, beside what the formula says."""
 
 from __future__ import annotations
 
-import argparse
-import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final
@@ -28,22 +20,26 @@ from torch.distributed.tensor import Placement, Replicate, Shard, distribute_ten
 from torch.multiprocessing.spawn import start_processes
 
 import deva_optim as do
+from deva_optim.core.balance import share_out, step_cost
+from deva_optim.core.matrices import parts
+from deva_optim.core.methods import METHODS
 from deva_optim.optimizer import BaseOptimizer
+from deva_optim.options import DEFAULTS
 
+from ..errors import UsageError
 from ..tables import markdown_table
-from . import plan
-from .flops import count_flops
-from .shapes import Shape
+from .counting import count_flops
+from .subjects import Shape, llama_block
+from .timing import option
 
 OPTIMIZERS: Final[dict[str, Callable[..., BaseOptimizer]]] = {
     "DeVA": do.DeVA,
     "SOAP": do.SOAP,
     "Muon": do.Muon,
 }
-LAYOUTS: Final[dict[str, tuple[Placement, ...]]] = {
+PLACEMENTS: Final[dict[str, tuple[Placement, ...]]] = {
     "FSDP2": (Shard(0),),
     "HSDP": (Replicate(), Shard(0)),
-    "DDP": (),
 }
 CASES: Final = (("FSDP2", 1), ("FSDP2", 2), ("FSDP2", 4), ("HSDP", 4), ("DDP", 2), ("DDP", 4))
 
@@ -52,21 +48,21 @@ CASES: Final = (("FSDP2", 1), ("FSDP2", 2), ("FSDP2", 4), ("HSDP", 4), ("DDP", 2
 class RanksSettings:
     """A GPT's blocks, fused as GPT-2 fuses them, with their norms; and a period of refreshes."""
 
-    width: int = 96
-    blocks: int = 6
-    period: int = 4
-    wire: bool = False
+    width: int = option(96, "of the GPT")
+    blocks: int = option(6, "of it")
+    period: int = option(4, "steps between two refreshes, and steps that are counted")
+    wire: bool = option(False, "bfloat16 on the wire")
+
+    def __post_init__(self) -> None:
+        for name in ("width", "blocks", "period"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"--{name} must be at least 1, got {getattr(self, name)}")
 
     @property
     def matrices(self) -> Sequence[Shape]:
         """Shapes of the hidden matrices."""
         d = self.width
         return self.blocks * [(3 * d, d), (d, d), (4 * d, d), (d, 4 * d)]
-
-    @property
-    def vectors(self) -> Sequence[Shape]:
-        """Shapes of the rest."""
-        return 2 * self.blocks * [(self.width,)]
 
 
 @dataclass(frozen=True)
@@ -79,32 +75,26 @@ class Share:
     collectives: float
 
 
-class Traffic:
-    """Counts what this rank sends to others through the collectives of a step."""
+def table(settings: RanksSettings, cases: Sequence[tuple[str, int]] = CASES) -> str:
+    """The measured shares, as docs/distributed.md has them."""
+    first, *rest = OPTIMIZERS
+    head = ["", "N", f"FLOPs, {first}", *rest, f"state, {first}", *rest]
+    head += ["bytes / formula", f"collectives a step, {first}"]
+    return markdown_table(head, [row(settings, layout, size) for layout, size in cases])
 
-    def __init__(self) -> None:
-        self.bytes = self.collectives = 0
 
-    @contextmanager
-    def counted(self) -> Iterator[None]:
-        """Count while this lasts."""
-        exchange, reduce = dist.all_to_all_single, dist.all_reduce
-
-        def all_to_all(out: Tensor, x: Tensor, taken: Any, given: list[int], **how: Any) -> Any:
-            assert given[dist.get_rank(how["group"])] == 0  # nothing goes out to come back
-            self.bytes += sum(given)
-            self.collectives += 1
-            return exchange(out, x, taken, given, **how)
-
-        def all_reduce(x: Tensor, **how: Any) -> Any:
-            self.collectives += 1
-            return reduce(x, **how)
-
-        with (
-            patch.object(dist, "all_to_all_single", all_to_all),
-            patch.object(dist, "all_reduce", all_reduce),
-        ):
-            yield
+def row(settings: RanksSettings, layout: str, size: int) -> list[str]:
+    """A row of the table: the largest rank over the mean of all."""
+    found = shares(settings, layout, size)
+    columns = [layout, str(size)]
+    for key in ("flops", "state"):
+        for each in found.values():
+            values = [getattr(one, key) for one in each]
+            columns.append(f"{max(values) * size / sum(values):.2f}")
+    formula = derived(settings, layout, size)
+    ratios = [sum(one.sent for one in each) / formula for each in found.values() if formula]
+    columns.append(f"{max(ratios):.3f}" if ratios else "none sent")
+    return [*columns, f"{max(one.collectives for one in found['DeVA']):.0f}"]
 
 
 def derived(settings: RanksSettings, layout: str, size: int) -> float:
@@ -115,39 +105,6 @@ def derived(settings: RanksSettings, layout: str, size: int) -> float:
     gathered = 2 * numbers * (shards - 1) / shards  # gradient and weight
     returned = numbers * (size - 1) / shards
     return (2 if settings.wire else 4) * (gathered + returned)
-
-
-def share(settings: RanksSettings, name: str, layout: str | None) -> Share:
-    """The share of this rank; the whole, if there is no layout."""
-    generator = torch.Generator().manual_seed(0)
-    shapes = [*settings.matrices, *settings.vectors]
-    options: dict[str, Any] = {} if name == "Muon" else {"refresh_every": settings.period}
-    if settings.wire:
-        options["wire_dtype"] = torch.bfloat16
-    lay = _layer(layout)
-    if layout == "DDP":
-        options["process_group"] = dist.group.WORLD
-    params = [nn.Parameter(lay(torch.randn(shape, generator=generator))) for shape in shapes]
-    optimizer = OPTIMIZERS[name](params, foreach=False, **options)
-    optimizer.telemetry_every = 0  # records are made of other matrices on each rank
-
-    def step() -> None:
-        for p in params:
-            p.grad = lay(torch.randn(p.shape, generator=generator))
-        optimizer.step()
-
-    def period() -> None:
-        for _ in range(settings.period):
-            step()
-
-    step()  # the first one has decompositions of its own
-    traffic = Traffic()
-    with traffic.counted():
-        flops = count_flops(period)
-    kept = [x for p, s in optimizer.state.items() if p.ndim > 1 for x in s.values()]
-    state = sum(x.nbytes for x in kept if not x.is_meta)
-    steps = settings.period
-    return Share(flops.total, state, traffic.bytes / steps, traffic.collectives / steps)
 
 
 def shares(settings: RanksSettings, layout: str, size: int) -> dict[str, list[Share]]:
@@ -172,61 +129,121 @@ def _process(rank: int, size: int, folder: str, settings: RanksSettings, layout:
     dist.destroy_process_group()
 
 
+def share(settings: RanksSettings, name: str, layout: str | None) -> Share:
+    """The share of this rank; the whole, if there is no layout."""
+    generator = torch.Generator().manual_seed(0)
+    shapes: list[Shape] = [*settings.matrices, *2 * settings.blocks * [(settings.width,)]]
+    options: dict[str, Any] = {} if name == "Muon" else {"refresh_every": settings.period}
+    if settings.wire:
+        options["wire_dtype"] = torch.bfloat16
+    if layout == "DDP":
+        options["process_group"] = dist.group.WORLD
+    lay = _layer(layout)
+    params = [nn.Parameter(lay(torch.randn(shape, generator=generator))) for shape in shapes]
+    optimizer = OPTIMIZERS[name](params, foreach=False, **options)
+    optimizer.telemetry_every = 0  # records are made of other matrices on each rank
+
+    def take(steps: int) -> None:
+        for _ in range(steps):
+            for p in params:
+                p.grad = lay(torch.randn(p.shape, generator=generator))
+            optimizer.step()
+
+    take(1)  # the first one has decompositions of its own
+    steps = settings.period
+    with _traffic() as traffic:
+        flops = count_flops(lambda: take(steps))
+    kept = [x for p, s in optimizer.state.items() if p.ndim > 1 for x in s.values()]
+    state = sum(x.nbytes for x in kept if not x.is_meta)
+    return Share(flops.total, state, traffic["bytes"] / steps, traffic["collectives"] / steps)
+
+
 def _layer(layout: str | None) -> Callable[[Tensor], Tensor]:
     """What lays a tensor out over the ranks."""
-    if layout in (None, "DDP"):
+    if layout not in PLACEMENTS:
         return Tensor.clone
-    placements = LAYOUTS[layout]
-    size = dist.get_world_size()
+    size, placements = dist.get_world_size(), PLACEMENTS[layout]
     mesh = init_device_mesh("cpu", (2, size // 2) if layout == "HSDP" else (size,))
     return lambda x: distribute_tensor(x, mesh, placements, src_data_rank=None)
 
 
-def row(settings: RanksSettings, layout: str, size: int) -> list[str]:
-    """A row of the table: the largest rank over the mean of all."""
-    found = shares(settings, layout, size)
-    columns = [layout, str(size)]
-    for key in ("flops", "state"):
-        for each in found.values():
-            values = [getattr(one, key) for one in each]
-            columns.append(f"{max(values) * size / sum(values):.2f}")
-    formula = derived(settings, layout, size)
-    ratios = [sum(one.sent for one in each) / formula for each in found.values() if formula]
-    columns.append(f"{max(ratios):.3f}" if ratios else "none sent")
-    return [*columns, f"{max(one.collectives for one in found['DeVA']):.0f}"]
+@contextmanager
+def _traffic() -> Iterator[Counter[str]]:
+    """Counts the collectives of a step while it lasts, and the bytes that this rank sends."""
+    found = Counter[str]()
+    exchange, reduce = dist.all_to_all_single, dist.all_reduce
+
+    def all_to_all(out: Tensor, x: Tensor, taken: Any, given: list[int], **how: Any) -> Any:
+        assert given[dist.get_rank(how["group"])] == 0  # nothing goes out to come back
+        found.update(bytes=sum(given), collectives=1)
+        return exchange(out, x, taken, given, **how)
+
+    def all_reduce(x: Tensor, **how: Any) -> Any:
+        found.update(collectives=1)
+        return reduce(x, **how)
+
+    exchanges = patch.object(dist, "all_to_all_single", all_to_all)
+    with exchanges, patch.object(dist, "all_reduce", all_reduce):
+        yield found
 
 
-def table(settings: RanksSettings, cases: Sequence[tuple[str, int]] = CASES) -> str:
-    """The measured shares, as docs/distributed.md has them."""
-    names = list(OPTIMIZERS)
-    first, *rest = names
-    head = ["", "N", f"FLOPs, {first}", *rest, f"state, {first}", *rest]
-    head += ["bytes / formula", f"collectives a step, {first}"]
-    return markdown_table(head, [row(settings, layout, size) for layout, size in cases])
+# On paper -----------------------------------------------------------------------------------------
+
+# Work is the cost by which owners are chosen, in multiplications; messages are those of FSDP2.
+# Times are for ranks that work and send at a given rate, both ways at once.
+LLAMA_70B: Final = 80 * llama_block(8192, 1024, 28672)
+SIZES: Final = (8, 64, 128, 256, 512, 1024)
+FLOPS: Final = 3e14  # of a rank, a second: bfloat16 products on a GPU of today
+BYTES: Final = 5e10  # of a rank, a second and direction: 400 Gb/s
+NUMBER: Final = 4  # bytes
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Read the options and show a table; returns the exit code."""
-    layout = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("deva bench ranks", None, __doc__, formatter_class=layout)
-    default = RanksSettings()
-    for name in ("width", "blocks", "period"):
-        value = getattr(default, name)
-        parser.add_argument(f"--{name}", type=int, default=value, help="(%(default)s)")
-    parser.add_argument("--wire", action="store_true", help="bfloat16 on the wire")
-    parser.add_argument("--plan", action="store_true", help="on paper, for a model of 70B")
-    options = parser.parse_args(argv)
-    if options.plan:
-        print(plan.table())
-        return 0
-    given = {name: getattr(options, name) for name in ("width", "blocks", "period", "wire")}
-    for name in ("width", "blocks", "period"):
-        if given[name] < 1:
-            parser.error(f"--{name} must be at least 1, got {given[name]}")
-    settings = replace(default, **given)
-    print(f"{settings}\nthe largest rank over the mean of all\n\n{table(settings)}")
-    return 0
+def plan() -> str:
+    """Llama 70B on up to 1,024 ranks, as docs/distributed.md has it."""
+    names = ("load", "GB sent", "work, ms", "step, ms", "overlapped")
+    columns = [planned(size) for size in SIZES]
+    rows = list(zip(names, *columns, strict=True))
+    return markdown_table(["N", *(f"{size:,}" for size in SIZES)], rows)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def planned(size: int, shapes: Sequence[Shape] = LLAMA_70B) -> tuple[str, ...]:
+    """A step of the hidden matrices on so many ranks, with DeVA as it comes.
+
+    The load of the busiest rank over the mean; the bytes that an average rank sends; how long the
+    busiest one computes; how long its step takes if it waits for every message, and if the messages
+    of one matrix travel while another is updated.
+    """
+    read = {shape: parts(shape, "auto", None, -2) for shape in shapes}
+    group = dict(DEFAULTS)
+    costs = [step_cost(read[shape], METHODS["deva-sinf-lean"], group) for shape in shapes]
+    load = [0] * size
+    owners = share_out(costs, load)
+    mine = [i for i, owner in enumerate(owners) if owner == load.index(max(load))]
+    work = [2 * costs[i] / FLOPS for i in mine]  # an addition for each multiplication
+    away = NUMBER * (size - 1) / size / BYTES
+    back = [away * shapes[i][0] * shapes[i][1] for i in mine]
+    there = [2 * time for time in back]
+    sent = 3 * NUMBER * sum(n * m for n, m in shapes) * (size - 1) / size**2
+    seconds = (sum(work), sum(work) + sum(there) + sum(back), overlapped(work, there, back))
+    return (
+        f"{max(load) * size / sum(load):.2f}",
+        f"{sent / 1e9:.1f}",
+        *(f"{1e3 * time:,.0f}" for time in seconds),
+    )
+
+
+def overlapped(work: Sequence[float], there: Sequence[float], back: Sequence[float]) -> float:
+    """Seconds until the last round is back.
+
+    A round travels here after the one before it, as soon as the one before that is done.
+
+    >>> overlapped([3.0, 3.0], [2.0, 2.0], [1.0, 1.0])
+    9.0
+    """
+    arrived = returned = 0.0
+    done = [0.0, 0.0]
+    for w, t, b in zip(work, there, back, strict=True):
+        arrived = max(arrived, done[-2]) + t
+        done.append(max(done[-1], arrived) + w)
+        returned = max(returned, done[-1]) + b
+    return returned

@@ -1,143 +1,418 @@
-"""Compare the cost of a step: ours, a plain Muon, and the peers that are installed.
-
-    deva bench step                                 what the requirements ask about
-    deva bench step gpt-768 --only 'deva-*' muon    some subjects on one set of shapes
-    deva bench step --dims 128,256,512 --only deva-short muon     how the cost grows
-    deva bench step --task my_task.py --only deva muon    the hidden matrices of your own model
-    deva bench step --list                          what there is to choose from
-
-Subjects take turns, round after round, and ratios are taken within rounds. A table and the
-requirements that were set are printed; all numbers and a chart are written to runs/bench/.
-"""
+"""What the times of steps come to: tables, the requirements that were set, a file and a chart."""
 
 from __future__ import annotations
 
-import argparse
-import sys
-from collections.abc import Callable, Sequence
+import json
+import operator
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import Final
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.optim import Optimizer
 
-from .chart import bar_chart, growth_chart
-from .checks import checks
+import deva_optim as do
+
+from ..errors import UsageError, unknown
+from ..figures import GREY, make_figure, svg
+from ..models.gpt import GPT, SIZES
+from ..tables import aligned
 from .machine import machine, summary
-from .report import document, growth_table, listing, table, write_json
-from .results import SetResult, measure_set
-from .settings import Settings, SettingsError, matching, unknown
-from .shapes import shape_set
-from .subjects import SUBJECTS, compiled
+from .subjects import SETS, SUBJECTS, matching, shape_set
+from .timing import ONE, Result, Say, SetResult, Settings, measure_set, option, quartiles
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 OUT: Final = Path("runs/bench/step")
-NUMBERS: Final = (
-    "rounds", "steps", "warmup", "refresh_every", "gradients", "threads", "seed", "peak_size",
-)  # fmt: skip
-
-Say = Callable[[str], None]
 
 
 def run(settings: Settings, out: Path = OUT, show: Say = print, say: Say = lambda _: None) -> bool:
     """Measure, show tables and checks, write files; returns whether all checks hold."""
-    subjects = [SUBJECTS[name] for name in matching(settings.only, SUBJECTS, kind="subject")]
+    subjects = [SUBJECTS[name] for name in matching(settings.only, SUBJECTS)]
     if settings.compile is not None:
-        subjects += [compiled(s, settings.compile) for s in subjects if s.kind == "ours"]
+        subjects += [s.compiled(settings.compile) for s in subjects if s.kind == "ours"]
     if settings.baseline not in SUBJECTS:
-        raise SettingsError(unknown("baseline", settings.baseline, SUBJECTS))
-    sets = [shape_set(name) for name in settings.sets]
+        raise unknown("baseline", settings.baseline, SUBJECTS)
+    sets = [shape_set(name) for name in [f"gpt-{d}:1" for d in settings.dims] or settings.shapes]
     if settings.threads:
         torch.set_num_threads(settings.threads)
-    show(f"{settings}\n{summary(machine(settings.device))}\n")
+    show(f"{settings}\n{summary(settings.device)}\n")
     found: list[SetResult] = []
     for shapes in sets:
         found.append(measure_set(shapes, subjects, settings, say))
         show(table(found[-1], settings))
-        show("\n".join(map(str, checks(found[-1], settings))) + "\n")
-        save(found, settings, out)  # after each, so that an interruption costs little
+        show("\n".join(map(str, checks(found[-1]))) + "\n")
+        numbers, picture = save(found, settings, out)  # so that an interruption costs little
     if settings.dims:
         show(growth_table(found) + "\n")
-    show("written: {} and {}".format(*files(out)))
-    return all(check.holds for one in found for check in checks(one, settings))
+    show(f"written: {numbers} and {picture}")
+    return all(check.holds for one in found for check in checks(one))
 
 
-def save(found: Sequence[SetResult], settings: Settings, out: Path) -> None:
-    """Write the numbers and the chart."""
-    numbers, picture = files(out)
-    write_json(numbers, document(found, settings))
-    caption = summary(machine(settings.device))
+def save(found: Sequence[SetResult], settings: Settings, out: Path) -> tuple[Path, Path]:
+    """Write the numbers and the chart; returns where they are."""
+    numbers, picture = out.with_name(f"{out.name}.json"), out.with_name(f"{out.name}.svg")
+    numbers.parent.mkdir(parents=True, exist_ok=True)
+    numbers.write_text(json.dumps(document(found, settings), indent=1) + "\n", "utf-8")
+    caption = summary(settings.device)
     if settings.dims:
         chart = growth_chart(found, settings.dims[: len(found)], caption)
     else:
         chart = bar_chart(found, settings.baseline, caption)
     picture.write_text(chart, "utf-8")
+    return numbers, picture
 
 
-def files(out: Path) -> tuple[Path, Path]:
-    """Where the numbers and the chart go."""
-    return out.with_name(f"{out.name}.json"), out.with_name(f"{out.name}.svg")
+def document(found: Sequence[SetResult], settings: Settings) -> dict[str, Any]:
+    """Everything, as plain values: seconds, bytes and FLOPs."""
+    return {
+        "benchmark": "step",
+        "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "machine": machine(settings.device),
+        "settings": asdict(settings),
+        "sets": [
+            {
+                "name": one.shapes.name,
+                "shapes": one.shapes.shapes,
+                "numel": one.shapes.numel,
+                "peak_flops": one.peak,
+                "left_out": one.left_out,
+                "results": [
+                    {
+                        **asdict(r),
+                        "median": median(r.steps),
+                        "quartiles": quartiles(r.steps),
+                        "mean": r.mean,
+                        "worst": r.worst,
+                        "temporary": r.temporary,
+                        "ratios": one.ratios(r.name, settings.baseline),
+                    }
+                    for r in one.results.values()
+                ],
+                "checks": [{**asdict(check), "holds": check.holds} for check in checks(one)],
+            }
+            for one in found
+        ],
+    }
 
 
-def parser() -> argparse.ArgumentParser:
-    """The options of the command line."""
-    layout = argparse.RawDescriptionHelpFormatter
-    found = argparse.ArgumentParser("deva bench step", None, __doc__, formatter_class=layout)
-    add, default = found.add_argument, Settings()
-    add("shapes", nargs="*", help=f"sets of shapes ({' '.join(default.shapes)})")
-    add("--task", metavar="FILE", help="my_task.py: the hidden matrices of your own model")
-    add("--dims", type=widths, default=(), help="widths of one GPT block, 128,256,…")
-    add("--only", nargs="+", default=default.only, metavar="NAME", help="subjects, or globs (all)")
-    add("--baseline", default=default.baseline, help="what the others are divided by (%(default)s)")
-    for name in NUMBERS:
-        value = getattr(default, name)
-        add(f"--{name.replace('_', '-')}", type=int, default=value, help="(%(default)s)")
-    add("--compile", nargs="?", const="inductor", metavar="BACKEND",
-        help="measure each of ours once more, compiled (inductor)")  # fmt: skip
-    add("--device", default=default.device, help="(%(default)s)")
-    add("--no-profile", action="store_true", help="time alone: no FLOPs, no peak, no profile")
-    add("--out", type=Path, default=OUT, help="where to write, without suffix (%(default)s)")
-    add("--strict", action="store_true", help="exit with 1 if a requirement does not hold")
-    add("--list", action="store_true", help="show all sets of shapes and all subjects")
-    return found
+# The table ----------------------------------------------------------------------------------------
+
+LEGEND: Final = """\
+ms a step; mean: median over rounds of a round's mean, refreshes included, and what ratios are of
+worst: median over rounds of a round's slowest step; first: the very first, which makes the state
+peak: temporary memory / weights
+rate: FLOP/s / sgemm peak; products: share of the time in matrix products, and their rate"""
 
 
-def widths(text: str) -> tuple[int, ...]:
-    """Numbers between commas, in order, each once."""
-    return tuple(sorted({int(part) for part in text.split(",")}))
-
-
-def settings_of(options: argparse.Namespace) -> Settings:
-    """The settings that the options of the command line ask for."""
-    return Settings(
-        shapes=(*options.shapes, *filter(None, [options.task])) or Settings.shapes,
-        dims=options.dims,
-        only=tuple(options.only),
-        baseline=options.baseline,
-        compile=options.compile,
-        profile=not options.no_profile,
-        device=options.device,
-        **{name: getattr(options, name) for name in NUMBERS},
+def table(found: SetResult, settings: Settings) -> str:
+    """The results on one set of shapes, aligned, with what there is to say of them."""
+    rows = [_row(result, found, settings.baseline) for result in found.results.values()]
+    head = [name for name, _ in rows[0]] if rows else []
+    left = [i for i, name in enumerate(head) if name in ("subject", "by formula")]
+    shown = aligned(head, [[cell for _, cell in row] for row in rows], left=left)
+    shapes = found.shapes
+    heading = (
+        f"{shapes.name}{f' ({shapes.about})' if shapes.about else ''}: {len(shapes.shapes)} "
+        f"parameters, {shapes.numel:,} numbers; sgemm peak {found.peak / 1e9:.0f} GFLOP/s"
     )
+    notes = [f"left out: {name}, {reason}" for name, reason in found.left_out.items()]
+    return "\n".join([heading, "", shown, "", LEGEND, *notes, ""])
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark; returns the exit code."""
-    arguments = parser()
-    options = arguments.parse_args(argv)
-    if options.list:
-        print(listing())
-        return 0
-    try:
-        holds = run(settings_of(options), options.out, say=_progress)
-    except SettingsError as error:
-        arguments.error(str(error))
-    return 0 if holds or not options.strict else 1
+def _row(r: Result, found: SetResult, baseline: str) -> list[tuple[str, str]]:
+    """The cells of a subject, each with the head of its column; what is not known is empty."""
+
+    def shown(value: float | None, spec: str = ".2f", unit: float = 1.0) -> str:
+        return "" if value is None else format(value / unit, spec)
+
+    ratios = found.ratios(r.name, baseline)
+    return [
+        ("subject", r.name),
+        ("median ms", _ms(median(r.steps))),
+        ("quartiles", "–".join(map(_ms, quartiles(r.steps)))),
+        ("mean", _ms(r.mean)),
+        ("worst", _ms(r.worst)),
+        ("first", _ms(r.first)),
+        (f"/ {baseline}", shown(found.ratio(r.name, baseline))),
+        ("quartiles", "–".join(map(shown, quartiles(ratios))) if ratios else ""),
+        ("state MB", shown(r.state_bytes, unit=1e6)),
+        ("by formula", f"{r.formula_bytes / 1e6:.2f} = {r.formula}"),
+        ("peak", shown(r.temporary)),
+        ("GFLOP", shown(r.flops, unit=1e9)),
+        ("rate", shown(r.flops, ".0%", r.mean * found.peak)),
+        ("products", shown(r.products_share, ".0%")),
+        ("at", shown(r.products_rate, ".0%", found.peak)),
+    ]
 
 
-def _progress(message: str) -> None:
-    """Progress on one line of the terminal; nothing where there is none."""
-    if sys.stderr.isatty():
-        print(f"\r\033[K{message}", end="", file=sys.stderr, flush=True)
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.{3 if seconds < 1e-2 else 1}f}"
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def growth_table(found: Sequence[SetResult]) -> str:
+    """Mean milliseconds a step by width, a line for each subject."""
+    names = dict.fromkeys(name for one in found for name in one.results)
+    columns = [{name: _ms(result.mean) for name, result in one.results.items()} for one in found]
+    rows = [[name, *(column.get(name, "") for column in columns)] for name in names]
+    return aligned(["mean ms", *(one.shapes.name for one in found)], rows)
+
+
+def listing() -> str:
+    """All shape sets and all subjects."""
+    sets = [(name, found.about) for name, found in SETS.items()]
+    subjects = [(s.name, s.kind, f"({s.missing})" * bool(s.missing)) for s in SUBJECTS.values()]
+    head = "Shape sets (NAME:2 takes two blocks, gpt-WIDTH is one block of any width)"
+    tables = aligned((), sets, left=(0, 1)), aligned((), subjects, left=(0, 1, 2))
+    return f"{head}\n{tables[0]}\n\nSubjects\n{tables[1]}"
+
+
+# The requirements ---------------------------------------------------------------------------------
+
+Sense = Literal["≤", "≥", "="]
+Requirement = tuple[int, str, float | None, Sense, float]  # a check, if the value is known
+_COMPARE: Final = {"≤": operator.le, "≥": operator.ge, "=": operator.eq}
+_RATIOS: Final = (
+    (1, "muon", "plain-muon", 0.75),
+    (1, "muon", "torch-muon", 0.25),
+    (2, "deva-short", "muon", 1.5),
+    (3, "deva-both", "muon", 2.4),
+    (4, "soap", "pytorch_optimizer-soap", 0.8),
+    (4, "soap", "heavyball-soap", 0.8),
+    (5, "adamw", "torch-adamw", 1.3),
+    (5, "deva-linf", "torch-adamw", 1.5),
+)
+# Products are asked about where they are what a method does.
+_PRODUCT_METHODS: Final = ("muon", "deva-short", "deva-both", "soap")
+
+
+@dataclass(frozen=True)
+class Check:
+    """A requirement, numbered as it was set: a number and its bound, judged as it is shown."""
+
+    number: int
+    text: str
+    value: float
+    sense: Sense
+    bound: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether the value is on the right side of the bound."""
+        return bool(_COMPARE[self.sense](round(self.value, 3), self.bound))
+
+    def __str__(self) -> str:
+        verdict = "holds" if self.holds else "FAILS"
+        shown = f"{self.value:8.3f} {self.sense} {self.bound:<6g}"
+        return f"{self.number}. {self.text:<58}{shown}{verdict}"
+
+
+def checks(found: SetResult) -> list[Check]:
+    """Every requirement that these results can answer."""
+    return [
+        Check(number, text, value, sense, bound)
+        for number, text, value, sense, bound in (*_times(found), *_memory(found))
+        if value is not None
+    ]
+
+
+def _ours(found: SetResult) -> list[Result]:
+    """Our results on the shapes of the set itself."""
+    return [r for r in found.results.values() if r.kind == "ours" and not r.name.endswith(ONE)]
+
+
+def _times(found: SetResult) -> Iterator[Requirement]:
+    if found.shapes.against:
+        for r in _ours(found):
+            ratio = found.ratio(r.name, r.name + ONE)
+            yield 8, f"time of {r.name}, a hundred matrices / one", ratio, "≤", 3.0
+        return
+    for number, name, baseline, bound in _RATIOS:
+        yield number, f"time of {name} / {baseline}", found.ratio(name, baseline), "≤", bound
+    for r in _ours(found):
+        worst = r.worst / median(r.steps) if r.refreshes else None
+        yield 6, f"worst step of {r.name} / its median", worst, "≤", 2.0
+    for r in _ours(found):
+        if r.name in _PRODUCT_METHODS and r.products_rate is not None:
+            yield 7, f"share of {r.name}'s time in matrix products", r.products_share, "≥", 0.6
+            rate = r.products_rate / found.peak if found.shapes.name == "gpt-768" else None
+            yield 7, f"rate of {r.name}'s products / sgemm peak", rate, "≥", 0.7
+
+
+def _memory(found: SetResult) -> Iterator[Requirement]:
+    ours = _ours(found)
+    if found.shapes.against or not ours:
+        return
+    for r in ours:
+        yield 9, f"peak temporary memory of {r.name} / weights", r.temporary, "≤", 1.0
+    wrong = max(abs(r.state_bytes - r.formula_bytes) for r in ours)
+    yield 9, "bytes of state beside the formula, at the most", wrong, "=", 0
+    if {"deva-both", "deva-both-bf16"} <= found.results.keys():
+        wide, small = found.results["deva-both"], found.results["deva-both-bf16"]
+        saved = (wide.state_bytes - small.state_bytes) / (2 * wide.weight_bytes)
+        yield 9, "M and V of deva-both in bfloat16 / float32", 1 - saved, "=", 0.5
+
+
+# The chart ----------------------------------------------------------------------------------------
+
+WIDTH: Final = 8.6  # inches
+COLOURS: Final = {"ours": "#2f6fb0", "yardstick": "#777777", "peer": "#d98c2b"}
+
+
+def bar_chart(found: Sequence[SetResult], baseline: str, caption: str) -> str:
+    """The mean step of every subject, one panel below the other, as the text of an SVG."""
+    heights = [len(one.results) + 1.5 for one in found]
+
+    def fill(figure: Figure) -> None:
+        panels = figure.subplots(len(found), 1, squeeze=False, height_ratios=heights)
+        for axes, one in zip(panels[:, 0], found, strict=True):
+            _panel(axes, one, baseline)
+        for kind, colour in COLOURS.items():
+            panels[0, 0].bar(0, 0, color=colour, label=kind)
+        panels[0, 0].legend(frameon=False, loc="lower right")
+
+    title = f"Mean time of a step, refreshes included, and × {baseline}"
+    return _chart(0.8 + 0.26 * sum(heights), title, caption, fill)
+
+
+def _panel(axes: Axes, one: SetResult, baseline: str) -> None:
+    """The bars of a set of shapes, with quartiles over the rounds."""
+    results = list(one.results.values())
+    means = [1e3 * result.mean for result in results]
+    spans = [[1e3 * mean for mean in quartiles(result.means)] for result in results]
+    errors = [
+        [max(0.0, mean - low) for mean, (low, _) in zip(means, spans, strict=True)],
+        [max(0.0, high - mean) for mean, (_, high) in zip(means, spans, strict=True)],
+    ]
+    colours = [COLOURS[result.kind] for result in results]
+    line = {"linewidth": 0.8}
+    bars = axes.barh(range(len(means)), means, xerr=errors, color=colours, error_kw=line)
+    texts = []
+    for result, mean in zip(results, means, strict=True):
+        ratio = one.ratio(result.name, baseline)
+        times = "" if ratio is None else f"  ·  {ratio:.2f}×"
+        texts.append(f"{mean:.3g} ms{times}" if mean < 100 else f"{mean:.0f} ms{times}")
+    axes.bar_label(bars, texts, padding=4)
+    axes.set_yticks(range(len(means)), [result.name for result in results])
+    axes.invert_yaxis()
+    axes.set_xlim(right=1.25 * max((high for _, high in spans), default=1.0))
+    axes.set_title(one.shapes.name, loc="left", fontsize=9)
+    axes.xaxis.set_visible(False)
+    axes.spines["bottom"].set_visible(False)
+    axes.tick_params(left=False)
+
+
+def growth_chart(found: Sequence[SetResult], widths: Sequence[int], caption: str) -> str:
+    """The mean step against the width of a block, both logarithmic, as the text of an SVG."""
+
+    def fill(figure: Figure) -> None:
+        axes = figure.add_subplot()
+        for name in dict.fromkeys(name for one in found for name in one.results):
+            pairs = zip(widths, found, strict=True)
+            known = [(d, one.results[name].mean) for d, one in pairs if name in one.results]
+            axes.plot([d for d, _ in known], [1e3 * t for _, t in known], marker="o", label=name)
+        axes.set(xscale="log", yscale="log", xlabel="width of a block", ylabel="ms")
+        axes.set_xticks(widths, list(map(str, widths)))
+        axes.minorticks_off()
+        axes.grid()
+        axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+
+    return _chart(4.6, "Mean time of a step by the width of a block", caption, fill)
+
+
+def _chart(height: float, title: str, caption: str, fill: Callable[[Figure], None]) -> str:
+    def titled(figure: Figure) -> None:
+        fill(figure)
+        figure.suptitle(title)
+        figure.supxlabel(caption, fontsize=7, color=GREY)
+
+    return svg(make_figure((WIDTH, height), titled))
+
+
+# Whole training steps, forward and backward included, of the laboratory's GPT ---------------------
+
+BASELINE: Final = "AdamW"
+OPTIMIZERS: Final[dict[str, Callable[[nn.Module], Optimizer]]] = {
+    BASELINE: lambda model: torch.optim.AdamW(model.parameters(), 1e-3, weight_decay=0.1),
+    "Muon": lambda model: do.Muon(model, 1e-3, weight_decay=0.1, nesterov=False),
+    "DeVA short": lambda model: do.DeVA(model, 1e-3, sides="short"),
+    "DeVA both": lambda model: do.DeVA(model, 1e-3, sides="both"),
+    "SOAP": lambda model: do.SOAP(model, 1e-3),
+}
+WARMUP: Final = 4  # steps: layers that start at zero keep others without a gradient and a basis
+BOUND: Final = 1.15  # of DeVA's whole step over AdamW's, at the default settings
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """What is trained, a size of GPT on so many sequences of its context a step, and how often."""
+
+    size: str = option("small", "of the GPT", choices=SIZES)
+    vocabulary: int = option(4096, "how many tokens there are")
+    batch: int = option(64, "sequences a step")
+    seed: int = option(0, "of weights and tokens")
+    rounds: int = option(20, "how often every optimizer takes a step")
+
+    def __post_init__(self) -> None:
+        if self.rounds < 2:
+            raise UsageError(f"--rounds must be at least 2 to have a spread, got {self.rounds}")
+
+
+def run_training(settings: TrainingSettings, show: Say = print) -> bool:
+    """Measure and show a table; returns whether the requirement holds."""
+    torch.manual_seed(settings.seed)
+    size = SIZES[settings.size]
+    tokens = torch.randint(settings.vocabulary, (settings.batch, size.context + 1))
+    trained = {}
+    for name, build in OPTIMIZERS.items():
+        model = GPT(size, settings.vocabulary)
+        trained[name] = model, build(model)
+        for _ in range(WARMUP):
+            training_step(*trained[name], tokens)
+    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in trained}
+    for _ in range(settings.rounds):  # they take turns, a step each
+        for name, pair in trained.items():
+            seconds[name].append(training_step(*pair, tokens))
+    show(summary("cpu"))
+    show(
+        f"GPT of width {size.width}, {size.layers} layers, "
+        f"{sum(p.numel() for p in model.parameters()):,} parameters; "
+        f"{settings.batch * size.context:,} tokens a step, {settings.rounds} rounds\n"
+    )
+    ratios, rows = {}, []
+    for name, times in seconds.items():
+        whole, part = (median(column) for column in zip(*times, strict=True))
+        pairs = zip(times, seconds[BASELINE], strict=True)
+        values = [mine / base for (mine, _), (base, _) in pairs]
+        ratios[name] = fmean(values)  # a mean, for the refreshes to count
+        low, high = quartiles(values)
+        times_of = f"{1e3 * whole:.0f}", f"{1e3 * part:.1f}"
+        rows.append((name, *times_of, f"{ratios[name]:.3f}", f"{low:.3f}–{high:.3f}"))
+    show(aligned(("optimizer", "step, ms", "its part", f"/ {BASELINE}", "quartiles"), rows))
+    checks = [
+        Check(10, f"time of a training step, {name} / {BASELINE}", ratios[name], "≤", BOUND)
+        for name in ("DeVA short", "DeVA both")
+    ]
+    show("\n" + "\n".join(map(str, checks)))
+    return all(check.holds for check in checks)
+
+
+def training_step(model: nn.Module, optimizer: Optimizer, tokens: Tensor) -> tuple[float, float]:
+    """Train on a batch; returns the seconds of all of it and of the optimizer's part."""
+    start = time.perf_counter()
+    optimizer.zero_grad()
+    logits = model(tokens[:, :-1])
+    loss = cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+    loss.backward()  # type: ignore[no-untyped-call]
+    middle = time.perf_counter()
+    optimizer.step()
+    end = time.perf_counter()
+    return end - start, end - middle

@@ -1,26 +1,210 @@
-"""What is measured: every method of ours, the yardstick, and the peers that are installed."""
+"""What is measured: optimizers, on the shapes of the hidden matrices of real models.
+
+Weights are (out, in), convolutions (out, in, kh, kw), stacks of experts (experts, out, in). Fused
+projections are cut apart, as the routing of deva_optim does it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+import warnings
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import partial
+from fnmatch import fnmatchcase
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Final, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 import deva_optim as do
+from deva_optim.core.matrices import parts
 
-from .memory import Sides, State
-from .plain_muon import PlainMuon
-from .settings import Settings
+from ..errors import UsageError, unknown
+from ..run.user_source import find, is_user_task
 
-Kind = Literal["ours", "yardstick", "peer"]
-Build = Callable[[list[Tensor], Settings], Optimizer]
+Shape = tuple[int, ...]
+
+# Shapes -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ShapeSet:
+    """The shapes of the parameters of one optimizer: blocks of one kind, and what comes before.
+
+    Attributes:
+        about: What it is, in a few words.
+        against: Shapes that every subject is measured on as well, to be compared with the others.
+    """
+
+    about: str
+    block: tuple[Shape, ...]
+    blocks: int = 1
+    stem: tuple[Shape, ...] = ()
+    against: tuple[Shape, ...] = ()
+    name: str = ""
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """One a parameter."""
+        return self.stem + self.blocks * self.block
+
+    @property
+    def numel(self) -> int:
+        """How many parameters, in numbers."""
+        return sum(map(math.prod, self.shapes))
+
+
+def gpt_block(d: int) -> tuple[Shape, ...]:
+    """Query, key, value, output, up and down of a transformer of width d."""
+    return (*4 * ((d, d),), (4 * d, d), (d, 4 * d))
+
+
+def llama_block(d: int, keys: int, inner: int) -> tuple[Shape, ...]:
+    """Query, output; key, value; gate, up; down, with fewer heads for keys and values."""
+    return (*2 * ((d, d),), *2 * ((keys, d),), *2 * ((inner, d),), (d, inner))
+
+
+def _stage(inputs: int, outputs: int) -> tuple[Shape, ...]:
+    """The six 3×3 convolutions of a stage of ResNet-20."""
+    return ((outputs, inputs, 3, 3), *5 * ((outputs, outputs, 3, 3),))
+
+
+# Mixtral's layer (8 experts, width : feed-forward = 2 : 7), an eighth as wide.
+_MOE: Final = (
+    *2 * ((512, 512),),
+    *2 * ((128, 512),),
+    (8, 512),
+    *2 * ((8, 1792, 512),),
+    (8, 512, 1792),
+)
+_RESNET20: Final = ((16, 3, 3, 3), *_stage(16, 16), *_stage(16, 32), *_stage(32, 64))
+_LLAMA_1B, _LLAMA_8B = llama_block(2048, 512, 8192), llama_block(4096, 1024, 14336)
+
+SETS: Final[dict[str, ShapeSet]] = {
+    "gpt-256": ShapeSet("four GPT blocks of width 256", gpt_block(256), 4),
+    "gpt-768": ShapeSet("one GPT block of width 768", gpt_block(768)),
+    "gpt2-small": ShapeSet("the hidden matrices of GPT-2 small", gpt_block(768), 12),
+    "llama-1b-block": ShapeSet("one block of Llama 3.2 1B", _LLAMA_1B),
+    "llama-8b": ShapeSet("the hidden matrices of Llama 3 8B", _LLAMA_8B, 32),
+    "vit-l": ShapeSet("the hidden matrices of ViT-L/16", gpt_block(1024), 24, ((1024, 3, 16, 16),)),
+    "resnet20": ShapeSet("the convolutions of ResNet-20 for CIFAR", _RESNET20),
+    "moe": ShapeSet("a Mixtral layer, an eighth as wide", _MOE),
+    "tiny-batch": ShapeSet("a hundred 9×9 matrices in one", ((100, 9, 9),), against=((9, 9),)),
+}
+
+
+def shape_set(name: str) -> ShapeSet:
+    """The set of this name; `gpt2-small:2` has two of its blocks, `gpt-512` is one of any width.
+
+    The name of a user's task, such as my_task.py, stands for the hidden matrices of its model.
+    """
+    if is_user_task(name):
+        from ..run.tasks import model_of  # which needs more packages than a benchmark
+
+        return ShapeSet("", hidden_matrices(model_of(name)), name=find(name).name)
+    if name in SETS:
+        return replace(SETS[name], name=name)
+    base, colon, count = name.partition(":")
+    prefix, width = base[:4], base[4:]
+    if base in SETS:
+        found = SETS[base]
+    elif prefix == "gpt-" and _positive(width):
+        found = ShapeSet("", gpt_block(int(width)))
+    else:
+        raise unknown("shape set", base, [*SETS, "gpt-WIDTH"])
+    if colon and not _positive(count):
+        raise UsageError(f"the number of blocks must be a positive integer, got {name!r}")
+    return replace(found, about="", name=name, blocks=int(count or found.blocks))
+
+
+def _positive(text: str) -> bool:
+    return text.isdecimal() and int(text) > 0
+
+
+def hidden_matrices(model: nn.Module) -> tuple[Shape, ...]:
+    """The shapes of what a matrix method gets of a model, fused weights cut apart."""
+    found = [
+        part.shape
+        for group in do.param_groups(model)
+        if group["role"] == "matrix"
+        for _, p in group["params"]
+        for part in parts(
+            tuple(p.shape), group["layout"], group.get("split"), group.get("split_dim", -2)
+        )
+    ]
+    if not found:
+        raise UsageError("the model has no hidden matrices: there is nothing to measure")
+    return tuple(found)
+
+
+def matrices(shape: Shape) -> list[tuple[int, int]]:
+    """A parameter as matrices: a convolution is one, a stack as many as it holds.
+
+    >>> matrices((16, 3, 3, 3)), matrices((2, 5, 7))
+    ([(16, 27)], [(5, 7), (5, 7)])
+    """
+    if len(shape) > 3:
+        return [(shape[0], math.prod(shape[1:]))]
+    *lead, n, m = shape
+    return math.prod(lead) * [(n, m)]
+
+
+# Subjects -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class State:
+    """What a method keeps of an n×m matrix.
+
+    Attributes:
+        moments: How many averages of n·m numbers.
+        ends: How many averages of n + m numbers.
+        squares: How many square matrices for each side that has a basis.
+        sides: The sides that have one; the short ones of a square are both, `"one"` is one of them.
+        moment_bytes: Bytes of a number in a moment; everything else has 4.
+        counters: Bytes of what a parameter counts.
+        matrix_counters: Bytes of what each matrix in a stack counts.
+        units: What has an exponent of its own, of 8 bytes: each matrix, a parameter, or nothing.
+        rows: How many averages of n numbers.
+    """
+
+    moments: int
+    ends: int = 0
+    squares: int = 0
+    sides: Literal["both", "short", "one"] = "both"
+    moment_bytes: int = 4
+    counters: int = 0
+    matrix_counters: int = 0
+    units: Literal["matrix", "parameter"] | None = None
+    rows: int = 0
+
+    @property
+    def formula(self) -> str:
+        """The numbers kept of an n×m matrix, s being its short side."""
+        sides = "(n²+m²)" if self.sides == "both" else "s²"
+        sizes = {"nm": self.moments, "(n+m)": self.ends, "n": self.rows, sides: self.squares}
+        terms = [f"{count if count > 1 else ''}{size}" for size, count in sizes.items() if count]
+        small = "" if self.moment_bytes == 4 else f", nm in {self.moment_bytes} bytes"
+        return " + ".join(terms) + small
+
+    def bytes(self, shapes: Iterable[Shape]) -> int:
+        """The bytes of the state of parameters of these shapes, counters included."""
+        return sum(self._parameter(shape) for shape in shapes)
+
+    def _parameter(self, shape: Shape) -> int:
+        members = matrices(shape)
+        stacked = self.matrix_counters * len(members) if len(shape) == 3 else 0
+        units = {"matrix": len(members), "parameter": 1, None: 0}[self.units]
+        return self.counters + stacked + 8 * units + sum(self._matrix(n, m) for n, m in members)
+
+    def _matrix(self, n: int, m: int) -> int:
+        both = self.sides == "both" or (self.sides == "short" and n == m)
+        squares = n * n + m * m if both else min(n, m) ** 2
+        averages = self.moments * n * m + self.ends * (n + m) + self.rows * n
+        return self.moment_bytes * averages + 4 * self.squares * squares
 
 
 @dataclass(frozen=True)
@@ -28,6 +212,7 @@ class Subject:
     """An optimizer under test.
 
     Attributes:
+        build: Makes it of parameters and the number of steps between two refreshes of a basis.
         state: The formula of its state.
         matrices_only: Whether it knows neither convolutions nor stacks, and is given their matrices
             as parameters of their own.
@@ -36,8 +221,8 @@ class Subject:
     """
 
     name: str
-    kind: Kind
-    build: Build
+    kind: Literal["ours", "yardstick", "peer"]
+    build: Callable[[list[Tensor], int], Optimizer]
     state: State
     matrices_only: bool = False
     refreshes: bool = False
@@ -55,103 +240,135 @@ class Subject:
             return f"this version of {module.split('.')[0]} has no {attribute}"
         return None
 
+    def compiled(self, backend: str) -> Subject:
+        """One of ours that computes its updates by graphs of torch.compile."""
 
-def _common(s: Settings) -> dict[str, Any]:
-    return {"lr": s.lr, "weight_decay": s.weight_decay}
+        def build(params: list[Tensor], refresh_every: int) -> Optimizer:
+            optimizer = self.build(params, refresh_every)
+            for group in optimizer.param_groups:
+                group["compile"] = backend
+            return optimizer
 
-
-def _plain(optimizer: Callable[..., Optimizer]) -> Build:
-    """Builds one of ours that has no basis."""
-    return lambda params, s: optimizer(params, **_common(s))
-
-
-def _based(optimizer: Callable[..., Optimizer], **options: Any) -> Build:
-    """Builds one of ours that refreshes a basis."""
-    return lambda params, s: optimizer(
-        params, **_common(s), refresh_every=s.refresh_every, **options
-    )
+        return replace(self, name=f"{self.name}-compiled", build=build)
 
 
-def _elementwise(name: str, optimizer: Callable[..., Optimizer], moments: int) -> Subject:
-    state = State(moments, counters=4, units="parameter")
-    return Subject(name, "ours", _plain(optimizer), state)
+class PlainMuon(Optimizer):
+    """The yardstick: Muon as torch.optim.Muon computes it, in the precision of its parameters.
 
-
-def _spectral(
-    name: str, optimizer: Callable[..., Optimizer], moments: int, rows: int = 0
-) -> Subject:
-    state = State(moments, counters=4, units="matrix", rows=rows)
-    return Subject(name, "ours", _plain(optimizer), state)
-
-
-def _with_basis(
-    name: str, build: Build, moments: int, *, ends: int = 0, sides: Sides = "both", width: int = 4
-) -> Subject:
-    """One of ours with L, R and what is made of them.
-
-    Its counters: the step, the clock and who waits for a basis; in a stack, how long each was idle.
+    M ← β M + (1 − β) G, X ← (1 − ηλ) X − η · 0.2 √max(n, m) · msign(M), a matrix at a time.
     """
-    state = State(moments, ends, 2, sides, width, 4 + 8 + 8, 4, units="matrix")
-    return Subject(name, "ours", build, state, refreshes=True)
+
+    def __init__(
+        self, params: Iterable[Tensor], lr: float = 1e-3, weight_decay: float = 0.1
+    ) -> None:
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "momentum": 0.95})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Take one step; the yardstick has no use for a closure."""
+        for group in self.param_groups:
+            for X in group["params"]:
+                state = self.state[X]
+                if not state:
+                    state["exp_avg"] = torch.zeros_like(X)
+                M = state["exp_avg"].lerp_(X.grad, 1 - group["momentum"])
+                X.mul_(1 - group["lr"] * group["weight_decay"])
+                X.add_(newton_schulz(M), alpha=-group["lr"] * 0.2 * max(X.shape) ** 0.5)
 
 
-def _torch_adamw(params: list[Tensor], s: Settings) -> Optimizer:
-    return torch.optim.AdamW(params, **_common(s), foreach=True)
+def newton_schulz(M: Tensor) -> Tensor:
+    """Five of Jordan's X ← a X + (b K + c K²) X, K = X Xᵀ, from M / ‖M‖, on the short side."""
+    a, b, c = 3.4445, -4.7750, 2.0315
+    tall = M.shape[0] > M.shape[1]
+    X = M.mT if tall else M
+    X = X / X.norm()
+    for _ in range(5):
+        K = X @ X.mT
+        X = torch.addmm(X, torch.addmm(K, K, K, beta=b, alpha=c), X, beta=a)
+    return X.mT if tall else X
 
 
-def _torch_muon(params: list[Tensor], s: Settings) -> Optimizer:
-    # As ours is measured: no Nesterov, and the scale that makes a rate of AdamW's right.
-    return torch.optim.Muon(params, **_common(s), nesterov=False, adjust_lr_fn="match_rms_adamw")
+# The same for all; a decay of zero would spare some of them a pass.
+_COMMON: Final = {"lr": 1e-3, "weight_decay": 0.1}
 
 
-def _pytorch_optimizer_soap(params: list[Tensor], s: Settings) -> Optimizer:
-    soap: Callable[..., Optimizer] = import_module("pytorch_optimizer").SOAP
-    return soap(params, **_common(s), precondition_frequency=s.refresh_every)
+def _ours(name: str, optimizer: Callable[..., Optimizer], state: State, **options: Any) -> Subject:
+    refreshes = bool(state.squares)
+
+    def build(params: list[Tensor], refresh_every: int) -> Optimizer:
+        every = {"refresh_every": refresh_every} if refreshes else {}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that the parameters have no names
+            return optimizer(params, **_COMMON, **every, **options)
+
+    return Subject(name, "ours", build, state, refreshes=refreshes)
 
 
-def _heavyball_soap(params: list[Tensor], s: Settings) -> Optimizer:
-    soap: Callable[..., Optimizer] = import_module("heavyball").SOAP
-    # Its own limit, 2048, would spare it the bases of long sides that ours compute.
-    same_work = {"max_precond_dim": 10_000, "merge_dims": False, "betas": (0.95, 0.95)}
-    return soap(params, **_common(s), precondition_frequency=s.refresh_every, **same_work)
+def _peer(name: str, module: str, attribute: str, state: State, **options: Any) -> Subject:
+    refreshes = attribute == "SOAP"
+
+    def build(params: list[Tensor], refresh_every: int) -> Optimizer:
+        optimizer: Callable[..., Optimizer] = getattr(import_module(module), attribute)
+        every = {"precondition_frequency": refresh_every} if refreshes else {}
+        return optimizer(params, **_COMMON, **every, **options)
+
+    needs = (module, attribute)
+    return Subject(name, "peer", build, state, attribute != "AdamW", refreshes, needs)
 
 
-def _peer(name: str, build: Build, state: State, module: str, attribute: str) -> Subject:
-    elementwise, refreshes = attribute == "AdamW", attribute == "SOAP"
-    return Subject(name, "peer", build, state, not elementwise, refreshes, (module, attribute))
+def _elements(moments: int) -> State:
+    return State(moments, counters=4, units="parameter")
 
 
-_BF16: Final = torch.bfloat16
+def _spectral(moments: int, rows: int = 0) -> State:
+    return State(moments, counters=4, units="matrix", rows=rows)
+
+
+def _basis(moments: int, **more: Any) -> State:
+    """L, R and what is made of them.
+
+    Counters: the step, the clock and who waits for a basis; in a stack, how long each was idle.
+    """
+    return State(moments, squares=2, counters=4 + 8 + 8, matrix_counters=4, units="matrix", **more)
+
+
+_SHORT: Final = _basis(2, sides="short")
 _SOAP: Final = State(2, squares=2)
+_BF16: Final = torch.bfloat16
 
 # fmt: off
 _ROWS: Final = (
-    _with_basis("deva",               _based(do.DeVA), 1, ends=1, sides="one"),
-    _with_basis("deva-soft",          _based(do.DeVA, variant="whitened"), 2, sides="short"),
-    _with_basis("deva-short",         _based(do.DeVASinf, sides="short"), 2, sides="short"),
-    _with_basis("deva-both",          _based(do.DeVASinf), 2),
-    _with_basis("deva-factored",      _based(do.DeVASinf, variant="factored"), 1, ends=1),
-    _with_basis("deva-instantaneous", _based(do.DeVASinf, variant="instantaneous"), 2),
-    _with_basis("deva-whitened",      _based(do.DeVASinf, variant="whitened"), 2),
-    _with_basis("deva-both-bf16",     _based(do.DeVASinf, state_dtype=_BF16), 2, width=2),
-    _spectral("muon",                 partial(do.Muon, nesterov=False), 1),
-    _spectral("muon-original",        partial(do.Muon, adjust_lr_fn="original"), 1),
-    _spectral("adamuon",              do.AdaMuon, 2),
-    _spectral("normuon",              do.NorMuon, 1, rows=1),
-    _with_basis("soap",               _based(do.SOAP), 2),
-    _with_basis("soap-short",         _based(do.SOAP, sides="short"), 2, sides="short"),
-    _with_basis("shampoo",            _based(do.Shampoo), 2),
-    _with_basis("shampoo-ungrafted",  _based(do.Shampoo, graft="none"), 1),
-    _with_basis("splus",              _based(do.SPlus), 2),
-    _elementwise("adamw",             do.AdamW, 2),
-    _elementwise("deva-linf",         do.DeVALinf, 2),
-    _elementwise("signum",            do.Signum, 1),
-    _elementwise("lion",              do.Lion, 1),
-    Subject("plain-muon", "yardstick", _plain(PlainMuon), State(1), matrices_only=True),
-    _peer("torch-adamw",            _torch_adamw, State(2, counters=4), "torch.optim", "AdamW"),
-    _peer("torch-muon",             _torch_muon, State(1), "torch.optim", "Muon"),
-    _peer("pytorch_optimizer-soap", _pytorch_optimizer_soap, _SOAP, "pytorch_optimizer", "SOAP"),
-    _peer("heavyball-soap",         _heavyball_soap, _SOAP, "heavyball", "SOAP"),
+    _ours("deva",               do.DeVA, _basis(1, ends=1, sides="one")),
+    _ours("deva-soft",          do.DeVA, _SHORT, variant="whitened"),
+    _ours("deva-short",         do.DeVASinf, _SHORT, sides="short"),
+    _ours("deva-both",          do.DeVASinf, _basis(2)),
+    _ours("deva-factored",      do.DeVASinf, _basis(1, ends=1), variant="factored"),
+    _ours("deva-instantaneous", do.DeVASinf, _basis(2), variant="instantaneous"),
+    _ours("deva-whitened",      do.DeVASinf, _basis(2), variant="whitened"),
+    _ours("deva-both-bf16",     do.DeVASinf, _basis(2, moment_bytes=2), state_dtype=_BF16),
+    _ours("muon",               do.Muon, _spectral(1), nesterov=False),
+    _ours("muon-original",      do.Muon, _spectral(1), adjust_lr_fn="original"),
+    _ours("adamuon",            do.AdaMuon, _spectral(2)),
+    _ours("normuon",            do.NorMuon, _spectral(1, rows=1)),
+    _ours("soap",               do.SOAP, _basis(2)),
+    _ours("soap-short",         do.SOAP, _SHORT, sides="short"),
+    _ours("shampoo",            do.Shampoo, _basis(2)),
+    _ours("shampoo-ungrafted",  do.Shampoo, _basis(1), graft="none"),
+    _ours("splus",              do.SPlus, _basis(2)),
+    _ours("adamw",              do.AdamW, _elements(2)),
+    _ours("deva-linf",          do.DeVALinf, _elements(2)),
+    _ours("signum",             do.Signum, _elements(1)),
+    _ours("lion",               do.Lion, _elements(1)),
+    Subject("plain-muon", "yardstick", lambda params, _: PlainMuon(params, **_COMMON), State(1),
+            matrices_only=True),
+    _peer("torch-adamw", "torch.optim", "AdamW", State(2, counters=4), foreach=True),
+    # As ours is measured: no Nesterov, and the scale that makes a rate of AdamW's right.
+    _peer("torch-muon", "torch.optim", "Muon", State(1), nesterov=False,
+          adjust_lr_fn="match_rms_adamw"),
+    _peer("pytorch_optimizer-soap", "pytorch_optimizer", "SOAP", _SOAP),
+    # Its own limit, 2048, would spare it the bases of long sides that ours compute.
+    _peer("heavyball-soap", "heavyball", "SOAP", _SOAP, max_precond_dim=10_000, merge_dims=False,
+          betas=(0.95, 0.95)),
 )
 # fmt: on
 
@@ -159,13 +376,14 @@ SUBJECTS: Final[dict[str, Subject]] = {row.name: row for row in _ROWS}
 """Every subject by name, in the order of the table."""
 
 
-def compiled(subject: Subject, backend: str) -> Subject:
-    """One of ours that computes its updates by graphs of torch.compile."""
+def matching(patterns: Iterable[str], names: Iterable[str]) -> list[str]:
+    """The names of subjects that match any of the patterns, in the order of the names.
 
-    def build(params: list[Tensor], s: Settings) -> Optimizer:
-        optimizer = subject.build(params, s)
-        for group in optimizer.param_groups:
-            group["compile"] = backend
-        return optimizer
-
-    return replace(subject, name=f"{subject.name}-compiled", build=build)
+    >>> matching(["deva-*", "soap"], ["soap", "muon", "deva-both"])
+    ['soap', 'deva-both']
+    """
+    known, patterns = list(names), list(patterns)
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in known):
+            raise unknown("subject", pattern, known)
+    return [name for name in known if any(fnmatchcase(name, pattern) for pattern in patterns)]

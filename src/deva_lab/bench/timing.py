@@ -3,23 +3,71 @@
 from __future__ import annotations
 
 import gc
-import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, median, quantiles
+from typing import Any, Final
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
-from .flops import wait
-from .settings import Settings
-from .shapes import Shape, matrices
-from .subjects import Subject
+from ..errors import UsageError
+from .counting import count_flops, peak_bytes, products_seconds, state_bytes
+from .machine import available_bytes, peak_flops, wait
+from .subjects import Shape, ShapeSet, Subject, matrices
+
+ONE: Final = "/one"  # ends the name of a case on the shapes that a set is compared with
+Say = Callable[[str], None]
 
 
-@dataclass
+def option(default: Any, about: str, **more: Any) -> Any:
+    """A field of settings that the command line has an option for, with the words of its help."""
+    return field(default=default, metadata={"help": about, **more})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is measured, and how often; printed and saved with the results.
+
+    Attributes:
+        shapes: Names of shape sets, see `subjects.SETS`.
+        dims: Widths of one GPT block, to be measured in place of the shape sets.
+        only: Names of subjects or globs; see `subjects.SUBJECTS`.
+        compile: The backend by which each of ours is measured once more, compiled; None is none.
+        profile: Whether to count FLOPs and memory and to profile, after the timing.
+    """
+
+    shapes: tuple[str, ...] = ("gpt-256", "gpt-768", "tiny-batch")
+    dims: tuple[int, ...] = ()
+    only: tuple[str, ...] = ("*",)
+    baseline: str = option("muon", "what the others are divided by")
+    rounds: int = option(7, "how often every subject takes its turn")
+    steps: int = option(10, "steps in a turn, whole refresh periods")
+    warmup: int = option(21, "steps before the first round; what is compiled needs two refreshes")
+    refresh_every: int = option(10, "steps between two refreshes of a basis")
+    gradients: int = option(3, "random gradients that take turns; one alone would be singular")
+    compile: str | None = None
+    profile: bool = True
+    threads: int = option(0, "threads of torch; 0 leaves its own choice")
+    device: str = option("cpu", "where it is measured")
+    seed: int = option(0, "of the gradients")
+    peak_size: int = option(2048, "n of the n×n×n product that shows the peak of the machine")
+
+    def __post_init__(self) -> None:
+        least = {"steps": 1, "warmup": 1, "refresh_every": 1, "gradients": 1, "threads": 0}
+        for name, bound in least.items():
+            if getattr(self, name) < bound:
+                raise UsageError(f"{name} must be at least {bound}, got {getattr(self, name)}")
+        if self.rounds < 2:
+            raise UsageError(f"rounds must be at least 2 to have a spread, got {self.rounds}")
+        if self.steps % self.refresh_every:
+            raise UsageError(
+                f"steps must be a multiple of refresh_every ({self.refresh_every}), got "
+                f"{self.steps}: every turn has to hold its share of the refreshes"
+            )
+
+
 class Case:
     """A subject with parameters of its own and the gradients that all of them share.
 
@@ -29,15 +77,20 @@ class Case:
         first: The seconds of the first of them.
     """
 
-    name: str
-    subject: Subject
-    shapes: tuple[Shape, ...]
-    params: list[Tensor]
-    gradients: list[list[Tensor]]
-    optimizer: Optimizer
-    device: str
-    taken: int = 0
-    first: float = 0.0
+    def __init__(
+        self, subject: Subject, gradients: list[list[Tensor]], settings: Settings, end: str = ""
+    ) -> None:
+        if subject.matrices_only:  # which are views
+            gradients = [
+                [M for G in given for M in G.view(-1, *matrices(tuple(G.shape))[0])]
+                for given in gradients
+            ]
+        self.name, self.subject, self.gradients = subject.name + end, subject, gradients
+        self.params = [torch.full_like(G, 0.02).requires_grad_() for G in gradients[0]]
+        self.shapes = tuple(tuple(p.shape) for p in self.params)
+        self.optimizer = subject.build(self.params, settings.refresh_every)
+        self.device = settings.device
+        self.taken, self.first = 0, 0.0
 
     def step(self) -> float:
         """Take a step; returns its seconds. A peer may drop its gradients: they are set anew."""
@@ -57,105 +110,196 @@ class Case:
 def random_gradients(shapes: Sequence[Shape], settings: Settings) -> list[list[Tensor]]:
     """Sets of random gradients for parameters of these shapes."""
     generator = torch.Generator(settings.device).manual_seed(settings.seed)
-
-    def draw(shape: Shape) -> Tensor:
-        return torch.randn(shape, generator=generator, device=settings.device)
-
-    return [[draw(shape) for shape in shapes] for _ in range(settings.gradients)]
-
-
-def make_case(
-    name: str, subject: Subject, gradients: list[list[Tensor]], settings: Settings
-) -> Case:
-    """A subject with weights for these gradients, which are shared and not copied."""
-    if subject.matrices_only:
-        gradients = [[M for G in given for M in _matrices_of(G)] for given in gradients]
-    params = [torch.zeros_like(G).add_(0.02).requires_grad_() for G in gradients[0]]
-    shapes = tuple(tuple(p.shape) for p in params)
-    optimizer = subject.build(params, settings)
-    return Case(name, subject, shapes, params, gradients, optimizer, settings.device)
-
-
-def _matrices_of(G: Tensor) -> list[Tensor]:
-    """The matrices of a parameter, as views."""
-    n, m = matrices(tuple(G.shape))[0]
-    return list(G.view(-1, n, m).unbind())
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Seconds of every step, round by round, and of the very first, which makes the state."""
-
-    rounds: tuple[tuple[float, ...], ...]
-    first: float = 0.0
-
-    @property
-    def steps(self) -> list[float]:
-        """All of them."""
-        return [seconds for turn in self.rounds for seconds in turn]
-
-    @property
-    def median(self) -> float:
-        """Of all steps."""
-        return statistics.median(self.steps)
-
-    @property
-    def quartiles(self) -> tuple[float, float]:
-        """The first and the third, of all steps."""
-        return quartiles(self.steps)
-
-    @property
-    def means(self) -> list[float]:
-        """The mean step of each round: the refreshes are in it."""
-        return [statistics.fmean(turn) for turn in self.rounds]
-
-    @property
-    def mean(self) -> float:
-        """The median over the rounds of the mean step."""
-        return statistics.median(self.means)
-
-    @property
-    def worst(self) -> float:
-        """The median over the rounds of the slowest step: a hiccup of the machine is not in it."""
-        return statistics.median(max(turn) for turn in self.rounds)
-
-    @property
-    def phases(self) -> list[float]:
-        """The median over the rounds of the first step, of the second, and so on."""
-        return [statistics.median(turns) for turns in zip(*self.rounds, strict=True)]
+    how: dict[str, Any] = {"generator": generator, "device": settings.device}
+    return [[torch.randn(shape, **how) for shape in shapes] for _ in range(settings.gradients)]
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float]:
     """The first and the third quartile."""
-    first, _, third = statistics.quantiles(values, n=4, method="inclusive")
+    first, _, third = quantiles(values, n=4, method="inclusive")
     return first, third
 
 
-def ratios(timing: Timing, baseline: Timing) -> list[float]:
-    """The mean step over that of the baseline, round by round."""
-    return [a / b for a, b in zip(timing.means, baseline.means, strict=True)]
+@dataclass(frozen=True)
+class Result:
+    """A subject on a set of shapes, in seconds, bytes and FLOPs; None is what was not counted.
+
+    Attributes:
+        rounds: The seconds of every step, round by round.
+        first: Those of the very first, which makes the state.
+        weight_bytes: Of its parameters.
+        state_bytes: Of its state, measured.
+        formula, formula_bytes: The same by formula.
+        peak_bytes: The most that a step of a refresh period allocates for a while.
+        flops: Of a step, averaged over a refresh period.
+        products_share: The share of the time that is spent in matrix products.
+        products_rate: FLOP/s inside of them.
+    """
+
+    name: str
+    kind: str
+    refreshes: bool
+    rounds: tuple[tuple[float, ...], ...]
+    first: float
+    weight_bytes: int
+    state_bytes: int
+    formula: str
+    formula_bytes: int
+    peak_bytes: int | None = None
+    flops: float | None = None
+    products_share: float | None = None
+    products_rate: float | None = None
+
+    @property
+    def steps(self) -> list[float]:
+        """The seconds of all steps but the first ones."""
+        return [seconds for turn in self.rounds for seconds in turn]
+
+    @property
+    def means(self) -> list[float]:
+        """The mean step of each round: the refreshes are in it."""
+        return [fmean(turn) for turn in self.rounds]
+
+    @property
+    def mean(self) -> float:
+        """The median over the rounds of the mean step."""
+        return median(self.means)
+
+    @property
+    def worst(self) -> float:
+        """The median over the rounds of the slowest step: a hiccup of the machine is not in it."""
+        return median(max(turn) for turn in self.rounds)
+
+    @property
+    def temporary(self) -> float | None:
+        """The peak of temporary memory, in multiples of the weights."""
+        return None if self.peak_bytes is None else self.peak_bytes / self.weight_bytes
 
 
-def measure(
-    cases: Sequence[Case], settings: Settings, say: Callable[[str], None]
-) -> dict[str, Timing]:
+@dataclass(frozen=True)
+class SetResult:
+    """All subjects on one set of shapes.
+
+    Attributes:
+        left_out: What could not be measured, and why.
+        peak: FLOP/s of the machine in a large product, the best before and after.
+    """
+
+    shapes: ShapeSet
+    results: dict[str, Result]
+    left_out: dict[str, str]
+    peak: float
+
+    def ratios(self, name: str, baseline: str) -> list[float] | None:
+        """The mean step of a subject over another's, round by round, if both were measured."""
+        if name not in self.results or baseline not in self.results:
+            return None
+        pair = (self.results[each].means for each in (name, baseline))
+        return [a / b for a, b in zip(*pair, strict=True)]
+
+    def ratio(self, name: str, baseline: str) -> float | None:
+        """The median of these ratios."""
+        ratios = self.ratios(name, baseline)
+        return None if ratios is None else median(ratios)
+
+
+def measure_set(
+    shapes: ShapeSet, subjects: Iterable[Subject], settings: Settings, say: Say
+) -> SetResult:
+    """Measure all subjects that can be measured on a set of shapes."""
+    subjects = list(subjects)
+    left_out = {s.name: s.missing for s in subjects if s.missing is not None}
+    present = [s for s in subjects if s.name not in left_out]
+    check_memory(shapes, present, settings)
+    peak = peak_flops(settings.peak_size, settings.device)
+    cases = _warm_cases(shapes, present, settings, left_out, say)
+    rounds = _rounds(cases, settings, say)
+    results = {}
+    for case in cases:
+        say(f"counting and profiling {case.name}")
+        results[case.name] = _result(case, rounds[case.name], settings)
+    peak = max(peak, peak_flops(settings.peak_size, settings.device))
+    say("")
+    return SetResult(shapes, results, left_out, peak)
+
+
+def check_memory(shapes: ShapeSet, subjects: Sequence[Subject], settings: Settings) -> None:
+    """Raise an error if the weights and states of all subjects at once will not fit."""
+    weights, free = 4 * shapes.numel, available_bytes()
+    states = sum(weights + s.state.bytes(shapes.shapes) for s in subjects)
+    need = states + (settings.gradients + 2) * weights
+    if settings.device == "cpu" and free is not None and need > free:
+        raise UsageError(
+            f"{shapes.name} needs {need / 1e9:.0f} GB for {len(subjects)} subjects at once and "
+            f"{free / 1e9:.0f} GB are free; choose some with --only, or fewer blocks: "
+            f"{shapes.name.partition(':')[0]}:1"
+        )
+
+
+def _warm_cases(
+    shapes: ShapeSet,
+    subjects: Sequence[Subject],
+    settings: Settings,
+    left_out: dict[str, str],
+    say: Say,
+) -> list[Case]:
+    """The cases that work, past their first steps; a peer that fails is left out."""
+    sets = [("", random_gradients(shapes.shapes, settings))]
+    if shapes.against:
+        sets.append((ONE, random_gradients(shapes.against, settings)))
+    cases = []
+    for subject in subjects:
+        for end, gradients in sets:
+            say(f"warming up {subject.name}{end}")
+            try:
+                case = Case(subject, gradients, settings, end)
+                for _ in range(settings.warmup):
+                    case.step()
+            except Exception as error:  # other people's code may fail in any way
+                if subject.kind != "peer":
+                    raise
+                left_out[subject.name + end] = f"{type(error).__name__}: {error}".split("\n")[0]
+                continue
+            cases.append(case)
+    return cases
+
+
+def _rounds(cases: Sequence[Case], settings: Settings, say: Say) -> dict[str, list[list[float]]]:
     """Time all cases, interleaved; the one that begins changes from round to round."""
-    rounds: dict[str, list[tuple[float, ...]]] = {case.name: [] for case in cases}
+    rounds: dict[str, list[list[float]]] = {case.name: [] for case in cases}
     for i in range(settings.rounds):
         gc.collect()
-        first = i % len(cases)
+        first = i % max(len(cases), 1)
         for case in (*cases[first:], *cases[:first]):
             say(f"round {i + 1} of {settings.rounds}: {case.name}")
-            with _without_collection():
-                rounds[case.name].append(tuple(case.step() for _ in range(settings.steps)))
-    return {case.name: Timing(tuple(rounds[case.name]), case.first) for case in cases}
+            gc.disable()  # the collector would run in the steps of one or the other
+            try:
+                rounds[case.name].append([case.step() for _ in range(settings.steps)])
+            finally:
+                gc.enable()
+    return rounds
 
 
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    """Keep the collector of garbage from running while it lasts."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
+def _result(case: Case, rounds: list[list[float]], settings: Settings) -> Result:
+    """What a case comes to, after a refresh period of steps for each of what is counted."""
+    counted: dict[str, Any] = {}
+    if settings.profile:
+        period, device = settings.refresh_every, settings.device
+        flops = count_flops(lambda: [case.step() for _ in range(period)])
+        counted["flops"] = flops.total / period
+        counted["peak_bytes"] = peak_bytes(case.step, period, device)
+        products, seconds = products_seconds(case.step, period, device)
+        counted["products_share"] = products / seconds
+        counted["products_rate"] = flops.products / products if flops.products else None
+    return Result(
+        case.name,
+        case.subject.kind,
+        case.subject.refreshes,
+        tuple(map(tuple, rounds)),
+        case.first,
+        weight_bytes=sum(p.nbytes for p in case.params),
+        state_bytes=state_bytes(case.optimizer),
+        formula=case.subject.state.formula,
+        formula_bytes=case.subject.state.bytes(case.shapes),
+        **counted,
+    )

@@ -15,13 +15,13 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Final, NamedTuple, TypeAlias
 
-from ..bench.cli import COMMANDS as BENCHMARKS
 from ..cli import parser
 from ..config import Command, tree
 from ..data.text_sources import NAMES as TEXTS
 from ..names import EXPERIMENTS, IMAGES, LOGGERS, OPTIMIZERS, PLACES, STAGES
 from ..run.settings import OFFERS, TUNED
 from ..usage import STARTERS
+from ..usage.bench import BENCHMARKS
 
 WIDTH: Final = 70  # of what a candidate is
 

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from ..display import Display, display
 from ..errors import UsageError, unknown
-from ..race.chart import draw_race
-from ..race.confirm import confirmation, confirmation_runs, places
-from ..race.entries import chosen, listing
-from ..race.frozen import freeze
-from ..race.leaderboard import text
-from ..race.page import publish
-from ..race.recipe import recipe
-from ..race.robustness import next_runs, robustness
-from ..race.rules import rules_text
-from ..race.state import Race
-from ..race.tuning import pending
+from ..race.entries import Entry, chosen, listing, rules_text
+from ..race.page import confirmation, draw_race, publish, text
+from ..race.standings import Race, freeze
+from ..race.track import recipe
+from ..race.tuning import next_runs, pending, robustness
 from ..reproduce.experiment import check_runs
 from ..run.runner import Launch, Orders, Stopping, carry_out, check_failed, check_jobs
 from ..run.settings import RunSettings
@@ -45,27 +40,24 @@ def _stage(options: argparse.Namespace, race: Race) -> int:
     check_jobs(options.jobs)
     if options.results is not None and options.stage != "page":
         raise UsageError("--results is for looking: with --list, or with the stage page")
+    entries = chosen("entry of the race", options.names, race.entries)
     with launching(options, race.folder) as launch, Stopping() as stopping:
-        STAGES[options.stage](Stage(options, race, display(), stopping, launch))
+        STAGES[options.stage](Stage(options, race, entries, display(), stopping, launch))
     if stopping():
         print(f"Stopped. To go on: {command_line(options.words)}")
     return stopping.exit_code
 
 
+@dataclass
 class Stage:
     """What a stage needs to carry out runs and to say what came of them."""
 
-    def __init__(
-        self,
-        options: argparse.Namespace,
-        race: Race,
-        shown: Display,
-        stopping: Stopping,
-        launch: Launch,
-    ) -> None:
-        self.options, self.race, self.shown, self.stopping = options, race, shown, stopping
-        self.launch = launch
-        self.chosen = chosen(options.names, race.entries)
+    options: argparse.Namespace
+    race: Race
+    entries: list[Entry]
+    shown: Display
+    stopping: Stopping
+    launch: Launch
 
     def train(self, runs: Sequence[RunSettings]) -> None:
         """Carry out the runs that there is no result of yet."""
@@ -86,79 +78,66 @@ class Stage:
         while not self.stopping() and (runs := following()):
             self.train(runs)
 
+    def need_names(self, example: str) -> None:
+        """Raises UsageError if no entry was named."""
+        if not self.options.names:
+            raise UsageError(f"say which: deva race {self.options.stage} {example}")
+
 
 def _tune(stage: Stage) -> None:
     race = stage.race
-
-    def following() -> list[RunSettings]:
-        waiting = pending(stage.chosen, race.results, race.rules)
-        return [run for runs in waiting.values() for run in runs]
-
-    stage.train_on(following)
+    stage.train_on(lambda: pending(stage.entries, race.results, race.rules))
 
 
 def _freeze(stage: Stage) -> None:
     race = stage.race
-    frozen = freeze(race.frozen, stage.chosen, race.entries, race.results, race.rules)
+    frozen = freeze(race.frozen, stage.entries, race.entries, race.results, race.rules)
     frozen.write(race.frozen_path)
-    rates = ", ".join(f"{entry.name} {frozen.entries[entry.name].lr:g}" for entry in stage.chosen)
+    rates = ", ".join(f"{entry.name} {frozen.entries[entry.name].lr:g}" for entry in stage.entries)
     stage.shown.say(f"{race.frozen_path}: the target is {frozen.muon}'s; rates: {rates}")
 
 
 def _final(stage: Stage) -> None:
     race, frozen = stage.race, stage.race.need_frozen()
-    entries = list(dict.fromkeys([race.muon(), *stage.chosen]))
+    entries = dict.fromkeys([race.muon(), *stage.entries])
     if not stage.options.names:
-        entries = [entry for entry in entries if entry.name in frozen.entries]
-    rates = {entry: frozen.check(entry, race.rules).lr for entry in entries}
-    stage.train(
-        [
-            entry.run(race.rules, rates[entry], seed)
-            for seed in race.rules.final_seeds
-            for entry in entries
-        ]
-    )
-    _board(stage)
+        entries = {entry: None for entry in entries if entry.name in frozen.entries}
+    runs = [frozen.runs(entry, race.rules) for entry in entries]
+    stage.train([run for seed in zip(*runs, strict=True) for run in seed])  # seed by seed
+    rows = race.standings()
+    stage.shown.say("\n" + text(rows, race.rules))
+    if rows:
+        stage.shown.say(str(draw_race(rows, frozen.muon, race.folder)[0]))
 
 
 def _all(stage: Stage) -> None:
-    muons = chosen(stage.race.rules.muons, stage.race.entries)
-    stage.chosen = list(dict.fromkeys([*muons, *stage.chosen]))  # the target needs both
+    muons = [stage.race.entries[name] for name in stage.race.rules.muons]
+    stage.entries = list(dict.fromkeys([*muons, *stage.entries]))  # the target needs both
     _tune(stage)
     if not stage.stopping():
         _freeze(stage)
         _final(stage)
 
 
-def _board(stage: Stage) -> None:
-    race = stage.race
-    rows = race.standings()
-    stage.shown.say("\n" + text(rows, race.rules))
-    if rows:
-        stage.shown.say(str(draw_race(rows, race.need_frozen().muon, race.folder)[0]))
-
-
 def _confirm(stage: Stage) -> None:
     race, frozen, muon = stage.race, stage.race.need_frozen(), stage.race.muon()
-    if not stage.options.names:
-        raise UsageError("say which entry: deva race confirm ENTRY")
-    where = places(stage.options.at, race.places)
-    for place in where.values():
+    stage.need_names("ENTRY")
+    where = chosen("place to confirm at", stage.options.at, race.places)
+    for place in where:
         if not stage.stopping():
-            pair = dict.fromkeys([muon, *stage.chosen])
-            runs = [confirmation_runs(frozen, entry, place, race.rules) for entry in pair]
+            entries = dict.fromkeys([muon, *stage.entries])
+            runs = [frozen.runs(entry, race.rules, place) for entry in entries]
             stage.train([run for some in runs for run in some])
-    for entry in stage.chosen:
+    for entry in stage.entries:
         table = confirmation(frozen, (entry, muon), where, race.results, race.rules)
         stage.shown.say(table or f"{entry.name}: nothing has been run to the end yet")
 
 
 def _robustness(stage: Stage) -> None:
     race = stage.race
-    if not stage.options.names:
-        raise UsageError("say which entries: deva race robustness ENTRY muon adamw")
-    stage.train_on(lambda: next_runs(stage.chosen, race.results, race.rules))
-    table = robustness(stage.chosen, race.results, race.rules)
+    stage.need_names("ENTRY muon adamw")
+    stage.train_on(lambda: next_runs(stage.entries, race.results, race.rules))
+    table = robustness(stage.entries, race.results, race.rules)
     stage.shown.say(table or "none of them has been tuned: deva race tune")
 
 
@@ -168,9 +147,8 @@ def _page(stage: Stage) -> None:
 
 
 def _recipe(stage: Stage) -> None:
-    if not stage.options.names:
-        raise UsageError("say which entry: deva race recipe ENTRY")
-    for entry in stage.chosen:
+    stage.need_names("ENTRY")
+    for entry in stage.entries:
         stage.shown.say(recipe(entry, stage.race.frozen, stage.race.rules))
 
 

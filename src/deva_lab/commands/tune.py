@@ -13,8 +13,7 @@ from typing import Any
 from ..comparison import Comparison
 from ..display import display
 from ..errors import UsageError
-from ..race.entries import Entry
-from ..race.rules import Rules
+from ..race.entries import Entry, Rules
 from ..race.tuning import FIRST, at_an_end, best_rate, losses, pending
 from ..run.entrants import Entrant
 from ..run.plan import as_begun, plan
@@ -138,8 +137,7 @@ class Search:
 
     def next(self, results: Sequence[Result]) -> list[RunSettings]:
         """The runs that follow from the results so far; none once the budget is spent."""
-        waiting = pending(self.entries.values(), results, self.rules)
-        return [run for runs in waiting.values() for run in runs]
+        return pending(self.entries.values(), results, self.rules)
 
     def found(self, results: Sequence[Result]) -> list[Found]:
         """What the results say of each optimizer, the lowest loss first."""

@@ -1,87 +1,225 @@
-"""docs/race.md: rules, leaderboard, ablations and the rest, from the results alone."""
+"""The leaderboard for a terminal, and docs/race.md with all that the results say."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from ..curves import final_loss
+from ..charts import draw_curves
+from ..curves import final_loss, mean_curve
+from ..figures import GREY, draw
 from ..files import write_lines, write_text
+from ..palette import styles
 from ..reproduce.measures import gap, noise
 from ..run.progress import Result
-from ..tables import markdown_table
-from ..wording import listed, rate
-from .chart import draw_race
-from .confirm import confirmation
-from .frozen import FROZEN
-from .leaderboard import markdown, tested
-from .robustness import robustness
-from .rules import rules_text
-from .scores import Standing, against
-from .state import Race
-from .tuning import at_an_end, best_rate, losses
+from ..tables import aligned, markdown_table
+from ..wording import NONE, listed, milliseconds, rate
+from .entries import Entry, Place, Rules, rules_text
+from .standings import (
+    FROZEN,
+    Frozen,
+    Paired,
+    Race,
+    Standing,
+    against,
+    paired,
+    results_of,
+    runner_up,
+    standing,
+)
+from .tuning import at_an_end, best_rate, losses, robustness
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# The leaderboard ----------------------------------------------------------------------------------
+
+GOAL: Final = 0.9  # of Muon's tokens
+CHANCE: Final = 0.05  # the p from which on a difference is taken for chance
+HEAD: Final = ("", "entry", "tokens", "time", "final loss", "lr", "ms a step", "of it optimizer")
+NOT_REACHED: Final = "not reached"
+
+
+def text(rows: Sequence[Standing], rules: Rules) -> str:
+    """The leaderboard for a terminal, with the command that repeats each entry."""
+    if not rows:
+        return "No entry has been run on the final seeds yet: deva race"
+    table = aligned(HEAD, _cells(rows), left=range(len(HEAD)), ruled=True)
+    commands = [f"{row.entry.name}: {row.entry.about}\n  {command(row, rules)}" for row in rows]
+    return "\n".join([table, "", verdict(rows), goal(rows), "", *commands])
+
+
+def markdown(rows: Sequence[Standing], rules: Rules) -> str:
+    """The leaderboard for a document."""
+    if not rows:
+        return "No entry has been run on the final seeds yet."
+    commands = "\n".join(f"# {row.entry.name}\n{command(row, rules)}" for row in rows)
+    table, words = markdown_table(HEAD, _cells(rows)), f"{verdict(rows)} {goal(rows)}"
+    return f"{table}\n\n{words}\n\n```bash\n{commands}\n```\n\n![The curves of the race](race.svg)"
+
+
+def _cells(rows: Sequence[Standing]) -> list[tuple[str, ...]]:
+    return [
+        (
+            str(place),
+            row.entry.name + " (late)" * row.frozen.late,
+            NOT_REACHED if row.score is None else f"{row.score:.3f}",
+            NONE if row.time is None else f"{row.time:.3f}",
+            row.final.text(".4f"),
+            rate(row.frozen.lr),
+            milliseconds(row.step),
+            milliseconds(row.optimizer),
+        )
+        for place, row in enumerate(rows, start=1)
+    ]
+
+
+def command(row: Standing, rules: Rules) -> str:
+    """What repeats an entry on the final seeds."""
+    run = row.entry.run(rules, row.frozen.lr, rules.final_seeds[0])
+    optimizer = run.optimizer + (":" if ":" not in run.optimizer else ",") + f"lr={run.lr:g}"
+    seeds = ",".join(map(str, rules.final_seeds))
+    return (
+        f"deva compare --optimizers {optimizer} --size {run.size} --data {run.data} "
+        f"--vocabulary {run.vocabulary} --steps {run.steps} --batch {run.batch} "
+        f"--decay {run.decay:g} --evaluate-every {run.evaluate_every} --seeds {seeds}"
+    )
+
+
+def verdict(rows: Sequence[Standing]) -> str:
+    """What the first place rests on, in words: the paired test against the runner-up.
+
+    Final losses are compared where both have the same number of steps, tokens to the target else.
+    """
+    first, second = rows[0], runner_up(rows)
+    name = first.entry.name
+    if second is None:
+        return f"{name} is first, and alone."
+    same = first.entry.length == second.entry.length
+    found = against(first, second) if same else paired(first.scores, second.scores)
+    if found is None:
+        return f"{name} is first; against {second.entry.name} it cannot be tested seed by seed."
+    if same:
+        what, less, more = f"ends {abs(found.gap):.4f}", "lower", "higher"
+    else:
+        what, less, more = f"is there {abs(found.gap):.3f} of Muon's tokens", "earlier", "later"
+    return (
+        f"{name} is first. Seed by seed it {what} {less if found.gap > 0 else more} than "
+        f"{second.entry.name}, the runner-up ({_tested(found)})."
+    )
+
+
+def goal(rows: Sequence[Standing]) -> str:
+    """Whether the first one is where the race was meant to lead, in words."""
+    text = f"The goal was {GOAL:.2f} of Muon's tokens and no more than its time: "
+    first = rows[0]
+    if first.score is None or first.time is None:
+        return text + "no entry reached its loss."
+    met = {True: "meets it", False: "misses it"}
+    text += f"{first.score:.3f} {met[first.score <= GOAL]}, and {first.time:.3f} of the time "
+    text += f"{met[first.time <= 1]}.{_below_muon(first, rows)}"
+    level = [(row.time, row) for row in rows[1:] if row.time is not None and _level(first, row)]
+    time, quickest = min(level, key=itemgetter(0), default=(first.time, first))
+    if time >= first.time:
+        return text
+    return (
+        f"{text} {quickest.entry.name}, which the paired test cannot tell from {first.entry.name}, "
+        f"takes {quickest.score:.3f} of the tokens and {time:.3f} of the time."
+        f"{_below_muon(quickest, rows)}"
+    )
+
+
+def _below_muon(row: Standing, rows: Sequence[Standing]) -> str:
+    """A sentence, if the two have the same number of steps: by how much one ends below Muon."""
+    muon = next((other for other in rows if other.score == 1), row)
+    test = against(row, muon)
+    if test is None:
+        return ""
+    return f" Seed by seed it ends {test.gap:.4f} lower than {muon.entry.name} ({_tested(test)})."
+
+
+def _level(one: Standing, other: Standing) -> bool:
+    """Whether two that have the same number of steps end alike as far as the seeds can tell."""
+    test = against(one, other)
+    return test is not None and test.p >= CHANCE
+
+
+def _tested(found: Paired) -> str:
+    """The result of a test in a few words."""
+    chance = "p < 0.001" if found.p < 0.001 else f"p = {found.p:.3f}"
+    return f"paired t = {found.t:.1f} over {found.pairs} seeds, {chance}"
+
+
+def confirmation(
+    frozen: Frozen,
+    pair: tuple[Entry, Entry],
+    places: Iterable[Place],
+    results: Sequence[Result],
+    rules: Rules,
+) -> str:
+    """A table: the first of a pair against Muon, the second, at the places that have been run."""
+    table = []
+    for place in places:
+        runs = [results_of(frozen.runs(entry, rules, place), results) for entry in pair]
+        if not all(runs):
+            continue
+        one, muon = (
+            standing(entry, frozen, some, runs[1]) for entry, some in zip(pair, runs, strict=True)
+        )
+        test = against(one, muon)
+        table.append(
+            (
+                place.about,
+                str(runs[1][0]["settings"]["steps"]),
+                one.final.text(".4f"),
+                muon.final.text(".4f"),
+                NOT_REACHED if one.score is None else f"{one.score:.3f}",
+                NONE if test is None else f"{test.gap:.4f} ({_tested(test)})",
+            )
+        )
+    head = ("task", "steps", pair[0].name, pair[1].name, "tokens", "lower by")
+    return markdown_table(head, table) if table else ""
+
+
+# The chart ----------------------------------------------------------------------------------------
+
+BASELINES: Final = ("adamw", "soap", "deva-paper")
+BEST: Final = 3  # entries that are no baselines
+
+
+def draw_race(rows: Sequence[Standing], muon: str, folder: Path) -> tuple[Path, Path]:
+    """The paths of race.png and race.svg: Muon, a few baselines and the best of the others."""
+    target = next(row.final.mean for row in rows if row.entry.name == muon)
+    others = [row.entry.name for row in rows if row.entry.kind != "baseline"]
+    names = {muon, *BASELINES, *[name for name in others if name != muon][:BEST]}
+    shown = [row for row in rows if row.entry.name in names]
+    labels = [f"{row.entry.optimizer.partition(':')[0]}:{row.entry.name}" for row in shown]
+    looks = styles(labels)
+    curves = {
+        replace(looks[label], name=row.entry.name): mean_curve(row.runs)
+        for label, row in zip(labels, shown, strict=True)
+    }
+
+    def fill(figure: Figure) -> None:
+        axes = figure.add_subplot()
+        title = f"Validation loss, mean over the final seeds; the line is the target, {muon}'s end"
+        draw_curves(axes, curves, x="tokens")
+        axes.set_title(title, fontsize=9, loc="left", color=GREY)
+        axes.axhline(target, color=GREY, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
+        legend = axes.get_legend_handles_labels()
+        figure.legend(*legend, loc="outside lower center", ncols=4, frameon=False)
+
+    return draw(folder, "race", (7.6, 4.4), fill)
+
+
+# The page -----------------------------------------------------------------------------------------
 
 NOTES: Final = "race-notes.md"
 DIGITS: Final = 5  # of a loss in the file that is kept
-
-
-def publish(race: Race, docs: Path) -> list[Path]:
-    """The files written to docs: race.md, and of the runs race.jsonl, race.json and a chart."""
-    docs.mkdir(parents=True, exist_ok=True)
-    results, rows = race.results, race.standings()
-    written = [docs / "race.md"]
-    if results:
-        write_lines(docs / "race.jsonl", map(compact, results))
-        written.append(docs / "race.jsonl")
-    if race.frozen is not None:
-        if race.frozen_path != docs / FROZEN:
-            race.frozen.write(docs / FROZEN)
-        written.append(docs / FROZEN)
-    if rows:
-        written += draw_race(rows, race.need_frozen().muon, docs)
-    shown = replace(race, published=docs / "race.jsonl") if results else race
-    write_text(docs / "race.md", page(shown))  # of what was written, to its last digit
-    return written
-
-
-def compact(result: Result) -> dict[str, Any]:
-    """A result without what the race does not look at."""
-    curve = result["curve"]
-    kept = ("id", "label", "ran_as", "status", "step", "settings", "unit", "units", "parameters")
-    return {
-        **{key: result[key] for key in kept if key in result},
-        "state_bytes": result["state_bytes"],
-        "curve": {
-            "step": curve["step"],
-            "units": curve["units"],
-            "seconds": [round(x, 1) for x in curve["seconds"]],
-            "loss": [None if x is None else round(x, DIGITS) for x in curve["loss"]],
-        },
-        "mean_milliseconds": result["mean_milliseconds"],
-        "environment": result["environment"],
-        "command": result["command"],
-    }
-
-
-def page(race: Race) -> str:
-    """The page."""
-    rows = race.standings()
-    sections = [
-        ("The rules", rules_text(race.rules)),
-        ("Leaderboard", markdown(rows, race.rules) + FIGURE * bool(rows)),
-        ("Ablations", _ablations(rows)),
-        ("What did not work", "\n\n".join(filter(None, (_without_effect(rows), _notes(race))))),
-        ("Tuning", _tuning(race)),
-        ("Tried on the way", _strays(race)),
-        ("Confirmation, nothing tuned again", _confirmations(race, rows)),
-        ("Room for the learning rate", _robustness(race)),
-    ]
-    body = "\n\n".join(f"## {title}\n\n{text.strip()}" for title, text in sections if text)
-    return f"{INTRODUCTION}\n{body}\n"
-
 
 INTRODUCTION: Final = """\
 # The race
@@ -96,8 +234,6 @@ deva race                # tune, freeze, run the final seeds; goes on where it w
 ```
 """
 
-FIGURE: Final = "\n\n![The curves of the race](race.svg)"
-
 STRAYS: Final = """\
 What no row above counts: settings that are no entry, entries that were not tuned in full, and rates
 that tuning did not ask for.
@@ -109,10 +245,59 @@ At the rates that the race froze, on the final seeds, with runs that are shorter
 Tokens (or images) are those to Muon's final loss there, as a share of what Muon took."""
 
 
-def _notes(race: Race) -> str:
-    """What somebody wrote about this race, in race-notes.md beside its results."""
-    path = race.frozen_path.with_name(NOTES)
-    return path.read_text(encoding="utf-8") if path.is_file() else ""
+def publish(race: Race, docs: Path) -> list[Path]:
+    """The files written to docs: race.md, and of the runs race.jsonl, race.json and a chart."""
+    docs.mkdir(parents=True, exist_ok=True)
+    results, rows, frozen = race.results, race.standings(), race.frozen
+    written = [docs / "race.md"]
+    if results:
+        write_lines(docs / "race.jsonl", map(compact, results))
+        written.append(docs / "race.jsonl")
+    if frozen is not None:
+        if race.frozen_path != docs / FROZEN:
+            frozen.write(docs / FROZEN)
+        written.append(docs / FROZEN)
+        if rows:
+            written += draw_race(rows, frozen.muon, docs)
+    shown = replace(race, published=docs / "race.jsonl") if results else race
+    write_text(docs / "race.md", page(shown))  # of what was written, to its last digit
+    return written
+
+
+def compact(result: Result) -> dict[str, Any]:
+    """A result without what the race does not look at."""
+    curve = result["curve"]
+    kept = (
+        "id", "label", "ran_as", "status", "step", "settings", "unit", "units", "parameters",
+        "state_bytes", "curve", "mean_milliseconds", "environment", "command",
+    )  # fmt: skip
+    shorter = {
+        "step": curve["step"],
+        "units": curve["units"],
+        "seconds": [round(x, 1) for x in curve["seconds"]],
+        "loss": [None if x is None else round(x, DIGITS) for x in curve["loss"]],
+    }
+    return {key: result[key] for key in kept if key in result} | {"curve": shorter}
+
+
+def page(race: Race) -> str:
+    """The page."""
+    rows = race.standings()
+    notes = race.frozen_path.with_name(NOTES)  # what somebody wrote about this race
+    failures = [_without_effect(rows), notes.read_text("utf-8") if notes.is_file() else ""]
+    entries = [entry for entry in race.entries.values() if entry.length == 1.0]
+    sections = {
+        "The rules": rules_text(race.rules),
+        "Leaderboard": markdown(rows, race.rules),
+        "Ablations": _ablations(rows),
+        "What did not work": "\n\n".join(filter(None, failures)),
+        "Tuning": _tuning(race),
+        "Tried on the way": _strays(race),
+        "Confirmation, nothing tuned again": _confirmations(race, rows),
+        "Room for the learning rate": robustness(entries, race.results, race.rules),
+    }
+    shown = [f"## {title}\n\n{text.strip()}" for title, text in sections.items() if text]
+    return "\n".join([INTRODUCTION, "\n\n".join(shown), ""])
 
 
 def _ablations(rows: Sequence[Standing]) -> str:
@@ -120,33 +305,33 @@ def _ablations(rows: Sequence[Standing]) -> str:
     table, known = [], {row.entry.name: row for row in rows}
     for row in rows:
         whole = known.get(row.entry.of)  # what it differs from in one thing
-        if row.entry.kind != "ablation" or whole is None:
-            continue
-        test = against(whole, row)
-        effect = "–" if test is None else f"{test.gap:+.4f} ({tested(test)})"
-        table.append((row.entry.name, row.entry.about, whole.entry.name, effect))
+        if whole is not None:
+            test = against(whole, row)
+            effect = NONE if test is None else f"{test.gap:+.4f} ({_tested(test)})"
+            table.append((row.entry.name, row.entry.about, whole.entry.name, effect))
     head = ("entry", "what it changes", "of", "ends higher by")
     return markdown_table(head, table) if table else ""
 
 
 def _without_effect(rows: Sequence[Standing]) -> str:
     """The candidates that do not end below Muon by more than the noise."""
-    found = []
     muon = next((row for row in rows if row.score == 1.0), None)
-    for row in rows:
-        if row.entry.kind != "candidate" or muon is None or muon.entry.length != row.entry.length:
-            continue
-        if gap(row.final, muon.final) <= (noise(row.final, muon.final) or 0.0):
-            found.append(
-                f"- **{row.entry.name}** ({row.entry.about}): {row.final.text('.4f')} against "
-                f"{muon.final.text('.4f')} of {muon.entry.name}"
-            )
+    if muon is None:
+        return ""
+    found = [
+        f"- **{row.entry.name}** ({row.entry.about}): {row.final.text('.4f')} against "
+        f"{muon.final.text('.4f')} of {muon.entry.name}"
+        for row in rows
+        if row.entry.kind == "candidate"
+        and row.entry.length == muon.entry.length
+        and gap(row.final, muon.final) <= (noise(row.final, muon.final) or 0.0)
+    ]
     head = "Not below Muon by more than the spread over the seeds:\n\n"
     return head + "\n".join(found) if found else ""
 
 
 def _tuning(race: Race) -> str:
-    """The rates that each entry was tuned with."""
+    """The rates that each entry was tuned with, and how many settings have been tried at all."""
     results, table = race.results, []
     for entry in race.entries.values():
         if tried := losses(entry, results, race.rules):
@@ -155,21 +340,17 @@ def _tuning(race: Race) -> str:
             table.append((entry.name, f"`{entry.optimizer}`", best, text))
     if not table:
         return ""
-    seeds = listed(map(str, race.rules.tuning_seeds))
-    head = ("entry", "settings", "best", f"rates, and the loss on seed {seeds}")
-    return f"{markdown_table(head, table)}\n\n{_searched(race)}"
-
-
-def _searched(race: Race) -> str:
-    """How many settings of each optimizer have been tried, entries or not: a search is a choice."""
-    seeds = race.rules.tuning_seeds
-    labels = {run["label"] for run in race.results if run["settings"]["seed"] in seeds}
+    tuning = race.rules.tuning_seeds
+    seeds = listed(map(str, tuning))
+    labels = {run["label"] for run in results if run["settings"]["seed"] in tuning}
     counts = Counter(label.partition(":")[0] for label in labels)
     most_first = sorted(counts, key=lambda name: (-counts[name], name))
-    tried = listed(f"{counts[name]} of {name}" for name in most_first)
+    searched = listed(f"{counts[name]} of {name}" for name in most_first)
+    head = ("entry", "settings", "best", f"rates, and the loss on seed {seeds}")
     return (
-        f"Settings that have been run on seed {listed(map(str, seeds))} at one rate or more: "
-        f"{tried}. An optimizer of which more were tried had more chances to do well on that seed."
+        f"{markdown_table(head, table)}\n\n"
+        f"Settings that have been run on seed {seeds} at one rate or more: {searched}. An "
+        "optimizer of which more were tried had more chances to do well on that seed."
     )
 
 
@@ -182,30 +363,24 @@ def _strays(race: Race) -> str:
         for lr in losses(entry, results, rules)
         for seed in rules.tuning_seeds
     }
-    rows = [
-        (f"`{run['label']}`", rate(run["settings"]["lr"]), str(run["settings"]["seed"]), loss)
-        for run in sorted(results, key=final_loss)
-        if run["settings"]["seed"] in rules.tuning_seeds and run["id"] not in counted
-        for loss in [f"{final_loss(run):.4f}" if run["status"] == "finished" else run["status"]]
-    ]
+    rows = []
+    for run in sorted(results, key=final_loss):
+        lr, seed = run["settings"]["lr"], run["settings"]["seed"]
+        if seed in rules.tuning_seeds and run["id"] not in counted:
+            loss = f"{final_loss(run):.4f}" if run["status"] == "finished" else run["status"]
+            rows.append((f"`{run['label']}`", rate(lr), str(seed), loss))
     return STRAYS + markdown_table(("settings", "lr", "seed", "loss"), rows) if rows else ""
 
 
 def _confirmations(race: Race, rows: Sequence[Standing]) -> str:
     """The table of every entry that was run elsewhere."""
-    frozen = race.frozen
-    if frozen is None:
+    if not rows:
         return ""
-    results, muon = race.results, race.muon()
+    frozen, results, muon = race.need_frozen(), race.results, race.muon()
     tables = [
-        confirmation(frozen, (row.entry, muon), race.places, results, race.rules)
+        confirmation(frozen, (row.entry, muon), race.places.values(), results, race.rules)
         for row in rows
         if row.entry != muon
     ]
     shown = [table for table in tables if table]
     return "\n\n".join([CONFIRMED, *shown]) if shown else ""
-
-
-def _robustness(race: Race) -> str:
-    entries = [entry for entry in race.entries.values() if entry.length == 1.0]
-    return robustness(entries, race.results, race.rules)

@@ -28,6 +28,8 @@ from ..errors import UsageError
 from ..files import append_line
 from ..models.track_gpt import TrackGPT, TrackSize
 from ..run.entrants import ENTRANTS, Entrant, options_of
+from .entries import Entry, Rules
+from .standings import Frozen
 
 # The baseline's Muon steps by 0.025 max(1, n/m)^½; ours by 0.2 √max(n, m) η: the same on a square
 # of the width for this η, and the same decay for this λ.
@@ -193,6 +195,23 @@ def _broadcast(parameter: nn.Parameter) -> None:
 def _say(text: str) -> None:
     if dist.get_rank() == 0:
         print(text, flush=True)
+
+
+def recipe(entry: Entry, frozen: Frozen | None, rules: Rules, *, steps: int = 3250) -> str:
+    """The command of an entry; its rate is the baseline Muon's, times theirs in our race."""
+    ratio, why = 1.0, "Tune it."
+    if frozen is not None and entry.name in frozen.entries and frozen.muon in frozen.entries:
+        ratio = frozen.check(entry, rules).lr / frozen.entries[frozen.muon].lr
+        why = f"This is {ratio:.3g} times it, as in our race; tune it."
+    return f"""\
+# {entry.name} ({entry.about}) on modded-nanogpt's optimization track, on GPUs; get the data with
+#   git clone https://github.com/KellerJordan/modded-nanogpt
+#   cd modded-nanogpt && python data/cached_fineweb10B.py 40
+# The baseline's Muon has lr {RATE:.4g} in our scale. {why}
+torchrun --standalone --nproc_per_node=8 -m deva_lab.race.track --data data/fineweb10B \\
+    --optimizer {entry.optimizer} --lr {ratio * RATE:.4g} --weight-decay {DECAY / ratio:.4g} \
+--steps {round(entry.length * steps)}
+"""
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -13,9 +13,7 @@ from torch import Tensor
 
 from deva_optim import METHODS
 
-from ..bench.flops import count_flops
-from ..bench.memory import state_bytes
-from ..bench.settings import Settings
+from ..bench.counting import count_flops, state_bytes
 from ..bench.subjects import SUBJECTS
 from ..models.gpt import GPT, SIZES
 from ..run.entrants import Entrant
@@ -140,7 +138,7 @@ def measure_cost(name: str, shape: tuple[int, int], k: int) -> dict[str, Any]:
     torch.manual_seed(0)
     subject = SUBJECTS[name]
     weight = torch.nn.Parameter(torch.randn(shape))
-    optimizer = subject.build([weight], Settings(refresh_every=k, steps=k))
+    optimizer = subject.build([weight], k)
 
     def steps(number: int) -> None:
         for _ in range(number):
