@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from .carry_out import carry_out, check_jobs, ended
-from .comparison import Comparison
-from .display import Display, Silent, display
 from .entrants import Entrant, entrants
 from .environment import default_device
 from .errors import UsageError
 from .plan import Rate, Request, as_begun, check_baseline, plan
 from .progress import Result
+from .render.comparison import Comparison
+from .render.display import Display, Silent, display
 from .runner import Orders, default_jobs
 from .seeding import seeded
 from .settings import DType, RunSettings

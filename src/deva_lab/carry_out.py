@@ -6,15 +6,15 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from .display import Display
 from .errors import FailedRuns, UsageError
 from .failures import failure_text
 from .files import append_line
 from .launchers.exchange import end_left
 from .progress import Result, is_failed
+from .render.display import Display
+from .results.summary import read_results
 from .runner import Launch, Orders, run_all
 from .settings import RunSettings
-from .summary import read_results
 from .tasks import make_task
 
 RESULTS = "results.jsonl"

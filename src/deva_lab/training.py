@@ -23,9 +23,9 @@ from .environment import environment
 from .errors import UsageError
 from .keeping import Keeping
 from .loggers import Log
-from .points import newest, outcome, points
 from .progress import Event, Progress, Result
 from .ranks import ALONE, Ranks
+from .results.points import newest, outcome, points
 from .settings import RunSettings
 from .tasks import Batch, Task
 

@@ -7,10 +7,10 @@ from itertools import pairwise
 
 import pytest
 
-from deva_lab.charts import spread_out, write_figure
-from deva_lab.comparison import Comparison
 from deva_lab.errors import MissingExtra
-from deva_lab.palette import COLOURS, SPARE, name, styles
+from deva_lab.render.charts import spread_out, write_figure
+from deva_lab.render.comparison import Comparison
+from deva_lab.render.palette import COLOURS, SPARE, name, styles
 from lab.made_results import comparison, crowd, falling, result
 
 CASES = {

@@ -2,11 +2,11 @@
 
 import pytest
 
-from deva_lab import summary
-from deva_lab.comparison import Comparison
 from deva_lab.entrants import Entrant
 from deva_lab.errors import UsageError
 from deva_lab.plan import Request, plan
+from deva_lab.render.comparison import Comparison
+from deva_lab.results import summary
 from deva_lab.tasks import make_task
 from deva_lab.training import train
 from lab.made_results import comparison, result

@@ -4,10 +4,10 @@ import io
 
 import pytest
 
-from deva_lab.display import Lines, Live, duration, line, loss_text
 from deva_lab.entrants import Entrant
 from deva_lab.plan import Request, plan
 from deva_lab.progress import Event
+from deva_lab.render.display import Lines, Live, duration, line, loss_text
 
 
 @pytest.fixture

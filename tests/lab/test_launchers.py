@@ -18,16 +18,16 @@ from processes import LIMIT, needs_proc, processes, saved, status, wait_for
 
 from deva_lab.carry_out import carry_out
 from deva_lab.cli import main, parser
-from deva_lab.display import Silent
 from deva_lab.errors import LostWorker, UsageError
 from deva_lab.launchers import check_launcher, exchange
 from deva_lab.launchers.driver import TRIES, run_on
 from deva_lab.launchers.slurm import SlurmCluster, sbatch_options
 from deva_lab.launchers.worker import work
 from deva_lab.progress import Event, Result
+from deva_lab.render.display import Silent
+from deva_lab.results.summary import read_results
 from deva_lab.runner import Orders, run_all
 from deva_lab.settings import RunSettings
-from deva_lab.summary import read_results
 from helpers import needs_posix
 
 STEPS = 2500

@@ -6,8 +6,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from deva_lab.comparison import Comparison
-from deva_lab.pages import script_json
+from deva_lab.render.comparison import Comparison
+from deva_lab.render.pages import script_json
 from lab.made_results import comparison, crowd, failed, falling, recorded, result
 
 EVIL = '</script><img src=x onerror="alert(1)">&<b>'

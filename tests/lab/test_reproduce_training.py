@@ -12,15 +12,15 @@ import pytest
 from deva_lab import carry_out
 from deva_lab.cli import main
 from deva_lab.commands import reproduce
-from deva_lab.display import Lines
 from deva_lab.entrants import Entrant
 from deva_lab.models.gpt import GPT, SIZES
+from deva_lab.render.display import Lines
 from deva_lab.reproduce import runs
 from deva_lab.reproduce.experiment import Trained, parameters, runs_of, units
 from deva_lab.reproduce.experiments import EXPERIMENTS
 from deva_lab.reproduce.runs import ADAM, ADAMUON, DEVA, LION, METHODS, MUON, SOAP, TEXT, Setup
+from deva_lab.results.summary import read_results
 from deva_lab.settings import RunSettings
-from deva_lab.summary import read_results
 
 TEXT_IDS = [
     "fig-nanogpt", "table-nanogpt", "fig-lr", "table-lr", "table-beta3", "fig-batch", "fig-freq",

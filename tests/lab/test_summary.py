@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from deva_lab.curves import loss_range, mean_curve, reach
 from deva_lab.errors import UsageError
-from deva_lab.findings import details, headline, markdown, noise, notes, table, tuned
-from deva_lab.summary import Summary, read_results
+from deva_lab.render.findings import details, headline, markdown, noise, notes, table, tuned
+from deva_lab.results.curves import loss_range, mean_curve, reach
+from deva_lab.results.summary import Summary, read_results
 from deva_lab.tuned import TUNED
 from lab.made_results import comparison, failed, recorded, result
 

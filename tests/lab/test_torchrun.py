@@ -16,8 +16,8 @@ import torch
 from deva_lab import checkpoint
 from deva_lab.keeping import Keeping
 from deva_lab.ranks import Several
+from deva_lab.results.summary import read_results
 from deva_lab.settings import RunSettings
-from deva_lab.summary import read_results
 from deva_lab.tasks import make_task
 from deva_lab.training import Run, train
 from helpers import needs_posix

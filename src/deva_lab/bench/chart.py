@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from ..figures import GREY, make_figure, svg
+from ..render.figures import GREY, make_figure, svg
 from .results import SetResult
 from .subjects import Kind
 from .timing import quartiles

@@ -6,13 +6,13 @@ import argparse
 from collections.abc import Sequence
 
 from ..carry_out import carry_out, check_jobs, ended
-from ..comparison import Comparison
-from ..display import display
 from ..entrants import entrants
 from ..files import write_record
 from ..launchers import is_elsewhere, launching
 from ..loggers import check_loggers, names_of, prepare_loggers
 from ..plan import as_begun, check_baseline, plan
+from ..render.comparison import Comparison
+from ..render.display import display
 from ..runner import Orders
 from ..settings import RunSettings
 from ..stopping import Stopping

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from ..carry_out import carry_out, check_failed, check_jobs
-from ..display import Display, display
 from ..errors import UsageError, unknown
 from ..launchers import launching
 from ..race.chart import draw_race
@@ -21,6 +20,7 @@ from ..race.robustness import next_runs, robustness
 from ..race.rules import rules_text
 from ..race.state import Race
 from ..race.tuning import pending
+from ..render.display import Display, display
 from ..reproduce.experiment import check_runs
 from ..runner import Launch, Orders
 from ..settings import RunSettings

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ..comparison import Comparison
 from ..errors import UsageError
 from ..progress import Result
-from ..summary import read_results
+from ..render.comparison import Comparison
+from ..results.summary import read_results
 from .options import command_line
 
 SHARED = (

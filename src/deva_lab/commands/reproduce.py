@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from ..carry_out import carry_out, check_failed, check_jobs
-from ..display import display
 from ..errors import UsageError
 from ..files import write_text
 from ..launchers import launching
+from ..render.display import display
 from ..reproduce.collected import write_page
 from ..reproduce.experiment import (
     Experiment,

@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ..comparison import Comparison
-from ..display import Display, Silent, display
 from ..entrants import Entrant
 from ..errors import LostRank, UsageError
 from ..failures import failure_text
@@ -18,6 +16,8 @@ from ..parallel import check, joined, launcher
 from ..plan import as_begun, plan
 from ..progress import Result, is_failed
 from ..ranks import Ranks
+from ..render.comparison import Comparison
+from ..render.display import Display, Silent, display
 from ..runner import Orders, run_one
 from ..settings import RunSettings
 from ..stopping import Stopping

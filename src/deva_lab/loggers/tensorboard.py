@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import MissingExtra
-from ..points import Outcome, Values
+from ..results.points import Outcome, Values
 from .subject import Subject
 
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ..charts import draw_curves
-from ..curves import Curve, mean_curve
-from ..figures import GREY, draw
-from ..palette import Style, styles
+from ..render.charts import draw_curves
+from ..render.figures import GREY, draw
+from ..render.palette import Style, styles
+from ..results.curves import Curve, mean_curve
 from .scores import Standing
 
 if TYPE_CHECKING:

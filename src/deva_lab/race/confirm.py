@@ -8,9 +8,9 @@ from typing import Any, Final, NamedTuple
 
 from ..errors import unknown
 from ..progress import Result
+from ..render.tables import markdown_table
+from ..render.wording import NONE
 from ..settings import RunSettings
-from ..tables import markdown_table
-from ..wording import NONE
 from .entries import Entry
 from .frozen import Frozen
 from .leaderboard import NOT_REACHED, tested

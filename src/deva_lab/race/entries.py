@@ -9,8 +9,8 @@ from typing import Final, Literal
 
 from ..entrants import Entrant
 from ..errors import unknown
+from ..render.tables import aligned
 from ..settings import RunSettings
-from ..tables import aligned
 from .rules import RACE, Rules
 
 Kind = Literal["baseline", "candidate", "ablation"]

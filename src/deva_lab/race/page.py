@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from ..curves import final_loss
 from ..files import write_lines, write_text
 from ..progress import Result
+from ..render.tables import markdown_table
+from ..render.wording import listed, rate
 from ..reproduce.measures import gap, noise
-from ..tables import markdown_table
-from ..wording import listed, rate
+from ..results.curves import final_loss
 from .chart import draw_race
 from .confirm import confirmation
 from .frozen import FROZEN

@@ -9,11 +9,11 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Final
 
-from ..curves import final_loss
 from ..progress import Result
+from ..render.tables import markdown_table
+from ..render.wording import rate
+from ..results.curves import final_loss
 from ..settings import RunSettings
-from ..tables import markdown_table
-from ..wording import rate
 from .entries import Entry
 from .rules import Rules
 

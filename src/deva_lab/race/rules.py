@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..models.gpt import SIZES
+from ..render.wording import listed
 from ..settings import RunSettings
-from ..wording import listed
 
 
 @dataclass(frozen=True)

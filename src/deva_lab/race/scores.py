@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from ..curves import reach
 from ..progress import Result
 from ..reproduce.measures import (
     Measured,
@@ -17,6 +16,7 @@ from ..reproduce.measures import (
     milliseconds,
     over_seeds,
 )
+from ..results.curves import reach
 from .entries import Entries, Entry
 from .frozen import Frozen, FrozenEntry
 from .paired import Paired, paired

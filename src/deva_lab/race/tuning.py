@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Final
 
-from ..curves import final_loss
 from ..progress import Result
+from ..results.curves import final_loss
 from ..settings import RunSettings
 from .entries import Entry
 from .rules import Rules

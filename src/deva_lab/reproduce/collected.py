@@ -14,11 +14,11 @@ from typing import Final
 
 from markupsafe import Markup
 
-from .. import markup
 from ..atomic import replacing
 from ..files import write_text
-from ..pages import render
-from ..wording import listed
+from ..render import markup
+from ..render.pages import render
+from ..render.wording import listed
 from . import Scale
 from .experiment import Experiment, Record, Shown, Trained, markdown_table, origin, reason, verdict
 

@@ -24,11 +24,11 @@ from ..files import read_record, write_record
 from ..models.gpt import GPT, SIZES
 from ..plan import check_numbers
 from ..progress import Result, is_failed
+from ..render.wording import count
+from ..results.summary import read_results
 from ..settings import RunSettings
-from ..summary import read_results
 from ..tasks import check_task
 from ..vision import build_model
-from ..wording import count
 from . import Scale
 from .measures import Finding, sentence
 

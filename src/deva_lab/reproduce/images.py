@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ..curves import Curve
-from ..figures import draw
 from ..progress import Result
-from ..wording import loss, percent
+from ..render.figures import draw
+from ..render.wording import loss, percent
+from ..results.curves import Curve
 from .experiment import Shown, markdown_table, shown
 from .measures import (
     Finding,

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ..figures import draw
 from ..models.gpt import SIZES
 from ..progress import Result
-from ..wording import NONE, count, percent
+from ..render.figures import draw
+from ..render.wording import NONE, count, percent
 from .experiment import Shown, markdown_table, shown
 from .measures import (
     Finding,

@@ -13,8 +13,8 @@ from itertools import combinations, pairwise
 from statistics import fmean, median, stdev
 from typing import Any, Final, Literal, TypeVar
 
-from ..curves import Curve, finite, mean_curve, reach
 from ..progress import Result
+from ..results.curves import Curve, finite, mean_curve, reach
 
 # Claims -------------------------------------------------------------------------------------------
 

@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..charts import draw_curves, line_style
-from ..curves import Curve
-from ..figures import GREY
-from ..palette import Style
+from ..render.charts import draw_curves, line_style
+from ..render.figures import GREY
+from ..render.palette import Style
+from ..results.curves import Curve
 from .measures import Measured
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ from ..data.images import IN_DATA_FOLDER as IMAGE_FILES
 from ..data.text_sources import IN_DATA_FOLDER as TEXT_FILES
 from ..entrants import Entrant
 from ..environment import default_device
-from ..palette import COLOURS, SPARE, Style
 from ..progress import Result
+from ..render.palette import COLOURS, SPARE, Style
+from ..render.wording import count
 from ..settings import RunSettings
-from ..wording import count
 from . import Scale
 
 # Optimizers ---------------------------------------------------------------------------------------

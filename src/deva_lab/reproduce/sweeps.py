@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ..entrants import Entrant
-from ..figures import draw
 from ..progress import Result
-from ..wording import percent, rate
+from ..render.figures import draw
+from ..render.wording import percent, rate
 from .experiment import Shown, markdown_table, shown
 from .measures import (
     Finding,

@@ -23,9 +23,10 @@ from torch.optim import Optimizer
 import deva_optim as do
 from deva_optim.core.bases import project
 
-from .. import palette, quadratic
-from ..figures import draw
+from .. import quadratic
 from ..quadratic import hessian
+from ..render import palette
+from ..render.figures import draw
 from .experiment import Say, Shown, markdown_table, one_thread
 from .quantities import linf_dual_norm, linf_snr, schatten_dual_norm, spectral_snr
 

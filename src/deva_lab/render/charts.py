@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .curves import Band, Curve, loss_range, rate_range
+from ..results.curves import Band, Curve, loss_range, rate_range
+from ..results.summary import Point, Summary
+from ..results.telemetry import Quantity
 from .figures import GREY, INK, draw, inline_svg, make_figure
 from .palette import Style
-from .summary import Point, Summary
-from .telemetry import Quantity
 from .wording import count, listed, rate
 
 if TYPE_CHECKING:

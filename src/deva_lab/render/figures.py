@@ -10,7 +10,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from .errors import MissingExtra
+from ..errors import MissingExtra
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,11 +9,11 @@ from functools import cached_property
 from pathlib import Path
 from statistics import fmean, median, stdev
 
+from ..errors import UsageError, unknown
+from ..files import read_lines
+from ..progress import Result
+from ..render.palette import Style, method, styles
 from .curves import Band, Curve, final_loss, finite, mean_curve, reach
-from .errors import UsageError, unknown
-from .files import read_lines
-from .palette import Style, method, styles
-from .progress import Result
 from .telemetry import QUANTITIES, bands
 
 Point = tuple[float, float, float | None]  # learning rate, mean final loss, spread

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from .errors import MissingExtra
-from .progress import Event
-from .settings import RunSettings
+from ..errors import MissingExtra
+from ..progress import Event
+from ..settings import RunSettings
 
 if TYPE_CHECKING:
     from rich.progress import TaskID

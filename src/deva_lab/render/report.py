@@ -9,13 +9,13 @@ from typing import Any
 
 from markupsafe import Markup
 
+from ..results.curves import Curve, final_loss, loss_range, mean_curve, rate_range
+from ..results.summary import Row, Summary
+from ..results.telemetry import QUANTITIES
 from . import charts
-from .curves import Curve, final_loss, loss_range, mean_curve, rate_range
 from .findings import Column, columns, details, headline, notes, spec_of, tuned
 from .pages import render
 from .palette import name
-from .summary import Row, Summary
-from .telemetry import QUANTITIES
 from .wording import count, loss, megabytes, milliseconds, rate
 
 TITLE = "Comparison of optimizers"

@@ -1,4 +1,4 @@
-"""Pages of HTML from the templates in page/. What a template is given is escaped."""
+"""Pages of HTML from the templates beside it. What a template is given is escaped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 
 def part(name: str) -> Markup:
     """A style sheet or a script that pages have inside."""
-    return Markup(files("deva_lab").joinpath("page").joinpath(name).read_text("utf-8"))
+    return Markup(files("deva_lab.render").joinpath("templates").joinpath(name).read_text("utf-8"))
 
 
 def unbroken(text: str) -> Markup:
@@ -44,7 +44,7 @@ def render(template: str, **values: Any) -> str:
 
 
 _ENVIRONMENT = Environment(
-    loader=PackageLoader("deva_lab", "page"),
+    loader=PackageLoader("deva_lab.render", "templates"),
     autoescape=True,
     undefined=StrictUndefined,
     trim_blocks=True,

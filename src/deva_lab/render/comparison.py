@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..files import write_text
+from ..progress import Result
+from ..results.summary import Summary
 from . import charts, findings, report
-from .files import write_text
-from .progress import Result
-from .summary import Summary
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

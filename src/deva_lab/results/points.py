@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from deva_optim.telemetry import scalars
 
-from .progress import Result
+from ..progress import Result
 
 if TYPE_CHECKING:
-    from .training import Run
+    from ..training import Run
 
 Values: TypeAlias = dict[str, float]
 Outcome: TypeAlias = dict[str, float | str]

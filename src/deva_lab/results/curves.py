@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from .progress import Result
+from ..progress import Result
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from .entrants import Entrant
-from .errors import UsageError
+from ..entrants import Entrant
+from ..errors import UsageError
+from ..results.summary import Failure, Row, Summary
+from ..tuned import TUNED
 from .palette import name
-from .summary import Failure, Row, Summary
 from .tables import aligned, markdown_table
-from .tuned import TUNED
 from .wording import (
     NONE,
     listed,

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from statistics import quantiles
 from typing import Final, NamedTuple
 
+from ..progress import Result
 from .curves import Band, finite
-from .progress import Result
 
 
 class Quantity(NamedTuple):

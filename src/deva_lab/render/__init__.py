@@ -1,0 +1,1 @@
+"""Tables, figures and pages of results, and what a terminal shows while runs go on."""

@@ -1,0 +1,1 @@
+"""Results of runs: read, logged and summarised."""
