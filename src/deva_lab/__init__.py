@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from .data.corpus import load_corpus
     from .data.images import load_images
     from .errors import UsageError
-    from .render.comparison import Comparison
+    from .render.pages import Comparison
     from .user_tasks import to_device
 
 __all__ = ["Comparison", "UsageError", "compare", "load_corpus", "load_images", "to_device"]
 _MODULES = {
-    "Comparison": ".render.comparison",
+    "Comparison": ".render.pages",
     "UsageError": ".errors",
     "compare": ".api",
     "load_corpus": ".data.corpus",

@@ -17,8 +17,8 @@ from .environment import default_device
 from .errors import UsageError
 from .plan import Rate, Request, as_begun, check_baseline, plan
 from .progress import Result
-from .render.comparison import Comparison
 from .render.display import Display, Silent, display
+from .render.pages import Comparison
 from .runner import Orders, default_jobs
 from .seeding import seeded
 from .settings import DType, RunSettings

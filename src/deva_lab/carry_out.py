@@ -12,7 +12,7 @@ from .files import append_line
 from .launchers.exchange import end_left
 from .progress import Result, is_failed
 from .render.display import Display
-from .results.summary import read_results
+from .results import read_results
 from .runner import Launch, Orders, run_all
 from .settings import RunSettings
 from .tasks import make_task

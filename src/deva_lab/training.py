@@ -25,7 +25,7 @@ from .keeping import Keeping
 from .loggers import Log
 from .progress import Event, Progress, Result
 from .ranks import ALONE, Ranks
-from .results.points import newest, outcome, points
+from .results import newest, outcome, points
 from .settings import RunSettings
 from .tasks import Batch, Task
 

@@ -12,8 +12,7 @@ from .progress import Result
 from .race.entries import Entry
 from .race.rules import Rules
 from .race.tuning import FIRST, at_an_end, best_rate, losses, pending
-from .render.tables import aligned
-from .render.wording import loss, loss_format, rate
+from .render import aligned, loss, loss_format, rate
 from .settings import RunSettings
 
 

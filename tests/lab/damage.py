@@ -31,7 +31,7 @@ from deva_lab.keeping import Keeping
 from deva_lab.plan import Request, plan
 from deva_lab.race.frozen import Frozen, FrozenEntry
 from deva_lab.reproduce.experiment import Experiment, Shown, results_of
-from deva_lab.results.summary import read_results
+from deva_lab.results import read_results
 from deva_lab.tasks import make_task
 from deva_lab.training import Run, train
 

@@ -14,7 +14,7 @@ import torch
 import deva_optim
 from deva_lab import checkpoint
 from deva_lab.cli import main
-from deva_lab.results.summary import read_results
+from deva_lab.results import read_results
 from deva_lab.tuned import TUNED
 from helpers import needs_posix
 

@@ -25,7 +25,7 @@ from deva_lab.launchers.slurm import SlurmCluster, sbatch_options
 from deva_lab.launchers.worker import work
 from deva_lab.progress import Event, Result
 from deva_lab.render.display import Silent
-from deva_lab.results.summary import read_results
+from deva_lab.results import read_results
 from deva_lab.runner import Orders, run_all
 from deva_lab.settings import RunSettings
 from helpers import needs_posix

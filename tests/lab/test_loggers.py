@@ -19,7 +19,7 @@ from deva_lab.cli import main
 from deva_lab.loggers import LOGGERS, Log, names_of
 from deva_lab.loggers.wandb_files import files_of, name_of, records
 from deva_lab.progress import Event
-from deva_lab.results.summary import read_results
+from deva_lab.results import read_results
 from deva_lab.runner import Orders, run_one
 from helpers import needs_posix
 

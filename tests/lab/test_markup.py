@@ -2,7 +2,7 @@
 
 import pytest
 
-from deva_lab.render.markup import demoted, html
+from deva_lab.render.pages import demoted, html
 
 
 def drawn(shows: str, where: str) -> str:

@@ -12,7 +12,7 @@ from deva_lab.race.confirm import Place
 from deva_lab.race.entries import Entry
 from deva_lab.race.rules import RACE, Rules
 from deva_lab.race.state import Race
-from deva_lab.results.summary import read_results
+from deva_lab.results import read_results
 
 TABLE = {
     "muon": Entry("muon", "muon", 0.01, "Muon", "baseline"),

@@ -19,7 +19,7 @@ from deva_lab.reproduce import runs
 from deva_lab.reproduce.experiment import Trained, parameters, runs_of, units
 from deva_lab.reproduce.experiments import EXPERIMENTS
 from deva_lab.reproduce.runs import ADAM, ADAMUON, DEVA, LION, METHODS, MUON, SOAP, TEXT, Setup
-from deva_lab.results.summary import read_results
+from deva_lab.results import read_results
 from deva_lab.settings import RunSettings
 
 TEXT_IDS = [

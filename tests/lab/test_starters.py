@@ -5,7 +5,7 @@ import shlex
 import pytest
 
 from deva_lab.cli import main
-from deva_lab.results.summary import read_results
+from deva_lab.results import read_results
 from deva_lab.usage.init_task import STARTERS
 
 

@@ -16,7 +16,7 @@ import torch
 from deva_lab import checkpoint
 from deva_lab.keeping import Keeping
 from deva_lab.ranks import Several
-from deva_lab.results.summary import read_results
+from deva_lab.results import read_results
 from deva_lab.settings import RunSettings
 from deva_lab.tasks import make_task
 from deva_lab.training import Run, train

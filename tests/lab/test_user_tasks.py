@@ -15,7 +15,7 @@ from deva_lab.cli import main
 from deva_lab.entrants import Entrant
 from deva_lab.errors import UsageError
 from deva_lab.plan import Request, plan
-from deva_lab.results.summary import read_results
+from deva_lab.results import read_results
 from deva_lab.tasks import make_task
 from deva_lab.user_source import load, of_object
 from helpers import ROOT, needs_posix

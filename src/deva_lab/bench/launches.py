@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 from deva_optim.optimizer import BaseOptimizer
 
-from ..render.tables import aligned
+from ..render import aligned
 from .settings import Settings
 from .shapes import Shape, asked_for
 from .subjects import SUBJECTS

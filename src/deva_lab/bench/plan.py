@@ -15,7 +15,7 @@ from deva_optim.core.matrices import parts
 from deva_optim.core.methods import METHODS
 from deva_optim.options import DEFAULTS
 
-from ..render.tables import markdown_table
+from ..render import markdown_table
 from .shapes import Shape
 
 # 80 layers of Llama 70B: queries, output; keys, values; gate, up; down.

@@ -30,7 +30,7 @@ from torch.multiprocessing.spawn import start_processes
 import deva_optim as do
 from deva_optim.optimizer import BaseOptimizer
 
-from ..render.tables import markdown_table
+from ..render import markdown_table
 from . import plan
 from .flops import count_flops
 from .shapes import Shape

@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from ..render.tables import aligned
+from ..render import aligned
 from .checks import checks
 from .machine import machine
 from .results import Result, SetResult

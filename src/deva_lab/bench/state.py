@@ -18,7 +18,7 @@ import torch
 
 from deva_optim.optimizer import BaseOptimizer
 
-from ..render.tables import aligned
+from ..render import aligned
 from .settings import Settings
 from .shapes import Shape, asked_for
 from .subjects import SUBJECTS

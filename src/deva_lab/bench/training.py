@@ -25,7 +25,7 @@ from torch.optim import Optimizer
 import deva_optim as do
 
 from ..models.gpt import GPT, SIZES
-from ..render.tables import aligned
+from ..render import aligned
 from .checks import Check
 from .machine import machine, summary
 from .timing import quartiles

@@ -11,8 +11,8 @@ from ..files import write_record
 from ..launchers import is_elsewhere, launching
 from ..loggers import check_loggers, names_of, prepare_loggers
 from ..plan import as_begun, check_baseline, plan
-from ..render.comparison import Comparison
 from ..render.display import display
+from ..render.pages import Comparison
 from ..runner import Orders
 from ..settings import RunSettings
 from ..stopping import Stopping

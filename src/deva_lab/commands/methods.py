@@ -12,7 +12,7 @@ from deva_optim.core.methods import method_of
 
 from ..entrants import ENTRANTS, Entrant, options_of
 from ..errors import unknown
-from ..render.tables import aligned
+from ..render import aligned
 
 WIDTH = 100
 

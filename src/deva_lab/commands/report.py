@@ -7,8 +7,8 @@ from pathlib import Path
 
 from ..errors import UsageError
 from ..progress import Result
-from ..render.comparison import Comparison
-from ..results.summary import read_results
+from ..render.pages import Comparison
+from ..results import read_results
 from .options import command_line
 
 SHARED = (

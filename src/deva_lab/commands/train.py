@@ -16,8 +16,8 @@ from ..parallel import check, joined, launcher
 from ..plan import as_begun, plan
 from ..progress import Result, is_failed
 from ..ranks import Ranks
-from ..render.comparison import Comparison
 from ..render.display import Display, Silent, display
+from ..render.pages import Comparison
 from ..runner import Orders, run_one
 from ..settings import RunSettings
 from ..stopping import Stopping

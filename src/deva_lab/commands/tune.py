@@ -14,8 +14,8 @@ from ..launchers import is_elsewhere, launching
 from ..loggers import check_loggers, names_of, prepare_loggers
 from ..plan import as_begun, plan
 from ..progress import Result
-from ..render.comparison import Comparison
 from ..render.display import display
+from ..render.pages import Comparison
 from ..runner import Orders
 from ..settings import RunSettings
 from ..stopping import Stopping

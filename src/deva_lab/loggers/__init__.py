@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from ..errors import unknown, warn
 from ..names import LOGGERS
-from ..results.points import Outcome, Point
+from ..results import Outcome, Point
 from . import mlflow, tensorboard, weights_biases
 from .mlflow import MLflow
 from .subject import Logger, Subject

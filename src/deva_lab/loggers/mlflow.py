@@ -12,7 +12,7 @@ from typing import Any, Final
 from ..errors import UsageError
 from ..extras import require
 from ..files import write_record
-from ..results.points import Outcome, Values
+from ..results import Outcome, Values
 from .subject import PROJECT, Subject, kept_record
 
 _STATUS: Final = {"finished": "FINISHED", "stopped": "KILLED"}

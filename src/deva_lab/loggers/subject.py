@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from ..files import read_record
-from ..results.points import Outcome, Values
+from ..results import Outcome, Values
 
 PROJECT: Final = "deva"  # of W&B, and experiment of MLflow, unless the environment names another
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import MissingExtra
-from ..results.points import Outcome, Values
+from ..results import Outcome, Values
 from .subject import Subject
 
 

@@ -10,7 +10,7 @@ from typing import Final
 from ..errors import UsageError
 from ..extras import require
 from ..files import write_record
-from ..results.points import Outcome, Values
+from ..results import Outcome, Values
 from .subject import PROJECT, Subject, kept_record
 from .wandb_files import steps_in
 

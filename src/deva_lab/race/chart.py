@@ -7,9 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ..render.charts import draw_curves
-from ..render.figures import GREY, draw
-from ..render.palette import Style, styles
+from ..render.figures import GREY, Style, draw, draw_curves, styles
 from ..results.curves import Curve, mean_curve
 from .scores import Standing
 

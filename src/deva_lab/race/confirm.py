@@ -8,8 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from ..errors import unknown
 from ..progress import Result
-from ..render.tables import markdown_table
-from ..render.wording import NONE
+from ..render import NONE, markdown_table
 from ..settings import RunSettings
 from .entries import Entry
 from .frozen import Frozen

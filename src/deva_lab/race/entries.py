@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from ..entrants import Entrant
 from ..errors import unknown
-from ..render.tables import aligned
+from ..render import aligned
 from ..settings import RunSettings
 from .rules import RACE, Rules
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import itemgetter
 
-from ..render.tables import aligned, markdown_table
-from ..render.wording import NONE, milliseconds, rate
+from ..render import NONE, aligned, markdown_table, milliseconds, rate
 from .paired import Paired
 from .rules import Rules
 from .scores import Standing, against, runner_up, tokens_against

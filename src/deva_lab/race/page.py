@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from ..files import write_lines, write_text
 from ..progress import Result
-from ..render.tables import markdown_table
-from ..render.wording import listed, rate
+from ..render import listed, markdown_table, rate
 from ..reproduce.measures import gap, noise
 from ..results.curves import final_loss
 from .chart import draw_race

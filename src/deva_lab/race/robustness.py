@@ -10,8 +10,7 @@ from statistics import fmean
 from typing import Final
 
 from ..progress import Result
-from ..render.tables import markdown_table
-from ..render.wording import rate
+from ..render import markdown_table, rate
 from ..results.curves import final_loss
 from ..settings import RunSettings
 from .entries import Entry

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..models.gpt import SIZES
-from ..render.wording import listed
+from ..render import listed
 from ..settings import RunSettings
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from ..carry_out import RESULTS
 from ..errors import UsageError
 from ..progress import Result, is_failed
-from ..results.summary import read_results
+from ..results import read_results
 from .confirm import PLACES, Place
 from .entries import ENTRIES, Entries, Entry
 from .frozen import FROZEN, Frozen

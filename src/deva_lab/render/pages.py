@@ -1,41 +1,258 @@
-"""Pages of HTML from the templates beside it. What a template is given is escaped."""
+"""Pages of HTML that stand alone: of a comparison, and of our own texts in Markdown.
+
+They are made from the templates beside this module. What a template is given is escaped.
+"""
 
 from __future__ import annotations
 
-import json
+import math
 import re
-from importlib.resources import files
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markdown_it import MarkdownIt
+from markdown_it.renderer import RendererHTML
+from markdown_it.token import Token
 from markupsafe import Markup, escape
 
+from ..files import write_text
+from ..progress import Result
+from ..results.curves import QUANTITIES, Curve, final_loss, loss_range, mean_curve, rate_range
+from ..results.summary import Row, Summary
+from . import count, figures, findings, loss, megabytes, milliseconds, rate
+from .figures import name
 
-def part(name: str) -> Markup:
-    """A style sheet or a script that pages have inside."""
-    return Markup(files("deva_lab.render").joinpath("templates").joinpath(name).read_text("utf-8"))
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TITLE = "Comparison of optimizers"
+PARTS = {"model": "forward and backward", "optimizer": "optimizer", "data": "data"}
+WIDE = 18  # letters of a value that needs a line of its own
+
+Bar = tuple[str, list[float], str]  # name, sizes of its pieces, text
+
+
+class Comparison(Summary):
+    """Runs of several optimizers on one task, each optimizer judged at its own best learning rate.
+
+    Everything is computed once, when it is made. A run that failed is a row of the table with its
+    error, and is in no chart. In a notebook a comparison shows itself as its table and its figure.
+
+    Args:
+        results: The runs, as lines of results.jsonl have them.
+        baseline: The label whose final loss is the target; None for AdamW, or else the first.
+        command: What was typed, for the page; None for that of the last run.
+        title: The title of the page.
+
+    Raises:
+        UsageError: If there is no run with the label of the baseline.
+    """
+
+    def __init__(
+        self,
+        results: Sequence[Result],
+        *,
+        baseline: str | None = None,
+        command: str | None = None,
+        title: str | None = None,
+    ) -> None:
+        super().__init__(results, baseline)
+        last = next((str(run.get("command") or "") for run in reversed(results)), "")
+        self.command = last if command is None else command
+        self.title = title
+
+    def __str__(self) -> str:
+        return self.table()
+
+    def table(self) -> str:
+        """The table as aligned text, best first, with notes below."""
+        return findings.table(self)
+
+    def markdown(self) -> str:
+        """The table as Markdown."""
+        return findings.markdown(self)
+
+    def plot(self) -> Figure:
+        """The loss along the way, and over the learning rate where it varied."""
+        return figures.figure_of(self)
+
+    def report(self, path: str | Path = "report.html") -> Path:
+        """The path of the page, which has been written: one file that stands alone."""
+        path = Path(path)
+        write_text(path, self.page())
+        return path
+
+    def page(self) -> str:
+        """The page as HTML, with styles, scripts and data inside and nothing to fetch."""
+        return render("report.html", title=self.title or TITLE, **_told(self), **_shown(self))
+
+    def publish(self, folder: Path) -> str:
+        """The table and the path of the page, which is in the folder with the curves beside it."""
+        figures.save(self.plot(), folder, "curves")
+        return f"{self.table()}\n\n{self.report(folder / 'report.html')}"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        curves = Markup(figures.losses_svg(self)) if self.rows else None
+        return render("notebook.html", curves=curves, **_told(self))
+
+
+# --- What the template of the report is given -----------------------------------------------------
+
+
+def _told(summary: Summary) -> dict[str, Any]:
+    told = {"headline": findings.headline(summary), "notes": findings.notes(summary)}
+    return {**told, "table": findings.cells(summary)}
+
+
+def _shown(comparison: Comparison) -> dict[str, Any]:
+    rows, looks = comparison.rows, figures.looks(comparison)
+    recorded = {label for bands in comparison.telemetry.values() for label in bands}
+    return {
+        "details": " ".join(findings.details(comparison)),
+        "facts": _facts(comparison),
+        "unit": comparison.unit,
+        "looks": [
+            (looks[row.label], loss(row.final, findings.spec_of(comparison))) for row in rows
+        ],
+        "curves": Markup(figures.losses_svg(comparison)),
+        "caption": _caption(comparison),
+        "flops": bool(comparison.flops[0]),
+        "rates": Markup(figures.rates_svg(comparison)) if comparison.varied else None,
+        "tuned": findings.tuned(comparison),
+        "telemetry": [
+            (quantity, Markup(figures.telemetry_svg(comparison, quantity)))
+            for quantity in QUANTITIES
+            if quantity.key in comparison.telemetry
+        ],
+        "recorded": [(looks[row.label], "") for row in rows if row.label in recorded],
+        "parts_of_a_step": PARTS,
+        "times": [_time_bar(row) for row in rows if row.milliseconds],
+        "states": [_state_bar(row) for row in rows],
+        "peaks": [_memory_bar(row, row.peak_bytes) for row in rows if row.peak_bytes],
+        "command": comparison.command,
+        "settings": _definitions(
+            [{**x["settings"], "telemetry": None} for x in comparison.results]
+        ),
+        "environment": _definitions([run.get("environment") or {} for run in comparison.results]),
+        "diverged": _diverged(comparison),
+        "data": page_data(comparison),
+    }
+
+
+def page_data(summary: Summary) -> dict[str, Any]:
+    """What the script of the page draws from."""
+    low, high, logarithmic = loss_range([row.curve for row in summary.rows])
+    spec, looks = findings.spec_of(summary), figures.looks(summary)
+    ends = [loss for row in summary.rows for loss, _ in row.sensitivity.values()]
+    return {
+        "unit": summary.unit,
+        "decimals": None if spec.endswith("e") else int(spec[1]),
+        "range": {"low": low, "high": high, "log": logarithmic},
+        "rateRange": rate_range(ends),
+        "series": [
+            {
+                **asdict(looks[row.label]),
+                "final": _finite(row.final),
+                "diverged": row.diverged > 0,
+                "flops": summary.flops[0].get(row.label, 0.0),
+                "mean": _short(row.curve),
+                "runs": [_short(mean_curve([run])) for run in row.runs],
+                "rates": [(lr, _finite(end), by) for lr, (end, by) in row.sensitivity.items()],
+            }
+            for row in summary.rows
+        ],
+    }
+
+
+def _finite(loss: float) -> float | None:
+    return loss if math.isfinite(loss) else None
+
+
+def _short(curve: Curve) -> dict[str, list[float]]:
+    """A curve with six digits a number: more than a screen has, a third of the bytes."""
+    columns = asdict(curve).items()
+    return {key: [float(f"{value:.6g}") for value in values] for key, values in columns}
+
+
+def _facts(summary: Summary) -> str:
+    """One line on what was trained: task, data, size, length."""
+    if not summary.results:
+        return ""
+    first, common = summary.results[0], _common([run["settings"] for run in summary.results])
+    parts = [str(common[key]) for key in ("task", "size", "data") if common.get(key)]
+    parts.append(f"{count(first['parameters'])} parameters")
+    if "steps" in common:
+        parts.append(f"{common['steps']:,} steps of {first['units']:,} {first['unit']}")
+    runs = len(summary.results)
+    return " · ".join([*parts, f"{runs} run{'s' * (runs > 1)}"])
+
+
+def _caption(summary: Summary) -> str:
+    gpt = any(run["settings"].get("task") == "gpt" for run in summary.results)
+    text = f"Validation loss in nats a {summary.unit.removesuffix('s')}" * gpt or "Validation loss"
+    text += ", each optimizer at its own best learning rate" * summary.varied
+    several = any(len(row.runs) > 1 for row in summary.rows)
+    text += "; line: mean, band: lowest to highest seed" * several + "."
+    flops, counted = summary.flops
+    if not flops:
+        return text
+    how = "as torch counted them" if counted else "estimated as six a weight and token"
+    return (
+        f"{text} Seconds are those of training, without validation. FLOPs are those of the model, "
+        f"forward and backward, {how}; the optimizer’s own are not among them."
+    )
+
+
+def _time_bar(row: Row) -> Bar:
+    sizes = [row.milliseconds.get(part, 0.0) for part in PARTS]
+    return name(row.label), sizes, " + ".join(map(milliseconds, sizes)) + " ms"
+
+
+def _state_bar(row: Row) -> Bar:
+    each = f", {row.state_bytes / row.parameters:.1f} bytes a weight" if row.parameters else ""
+    return _memory_bar(row, row.state_bytes, each)
+
+
+def _memory_bar(row: Row, size: int, more: str = "") -> Bar:
+    return name(row.label), [size], megabytes(size) + more
+
+
+def _common(dicts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What all agree on, in the order of the first; what is not set is left out."""
+    first = dicts[0] if dicts else {}
+    agreed = {key for key in first if all(each.get(key) == first[key] for each in dicts)}
+    return {key: value for key, value in first.items() if key in agreed and value is not None}
+
+
+def _definitions(dicts: Sequence[dict[str, Any]]) -> list[tuple[str, str, bool]]:
+    """Key, value and whether it is long, of what all agree on; long ones come last."""
+    found = ((key.replace("_", " "), str(value)) for key, value in _common(dicts).items())
+    return sorted(((key, text, len(text) > WIDE) for key, text in found), key=lambda each: each[2])
+
+
+def _diverged(summary: Summary) -> list[str]:
+    texts = []
+    for row in summary.rows:
+        for lr, runs in row.by_rate.items():
+            if lost := [run for run in runs if math.isinf(final_loss(run))]:
+                seeds = ", ".join(str(run["settings"].get("seed", "–")) for run in lost)
+                last = max((run["curve"]["step"][-1:] or [0])[0] for run in lost)
+                where = f"{name(row.label)} at lr {rate(lr)}, seed {seeds}"
+                texts.append(f"{where}: gone by step {last:,}")
+    return texts
+
+
+# --- Templates ------------------------------------------------------------------------------------
 
 
 def unbroken(text: str) -> Markup:
     """The text, escaped, in which no line ends within a number."""
     text = text.replace(" ± ", "\u00a0±\u00a0").replace(" %", "\u00a0%")
     return escape(re.sub(r"(\de-)(?=\d)", "\\1\u2060", text))
-
-
-def faint_spread(cell: str) -> Markup:
-    """A cell of a table, with what stands behind ± less strong."""
-    value, mark, spread = cell.partition(" ± ")
-    return Markup('{} <span class="of">± {}</span>').format(value, spread) if mark else escape(cell)
-
-
-def script_json(value: object) -> Markup:
-    r"""JSON that ends no script element and starts no comment, whatever text is in it.
-
-    >>> print(script_json("</script>"))
-    "\u003c/script\u003e"
-    """
-    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
-    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
 
 
 def render(template: str, **values: Any) -> str:
@@ -50,9 +267,76 @@ _ENVIRONMENT = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_ENVIRONMENT.globals["part"] = part
-_ENVIRONMENT.filters |= {
-    "unbroken": unbroken,
-    "faint_spread": faint_spread,
-    "script_json": script_json,
-}
+_ENVIRONMENT.filters |= {"name": name, "unbroken": unbroken}
+_ENVIRONMENT.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
+
+
+# --- Markdown -------------------------------------------------------------------------------------
+
+
+def html(text: str, figure: Callable[[str, str], str]) -> str:
+    """A text as HTML, an image in a paragraph of its own as a figure; HTML in it is escaped.
+
+    Args:
+        text: The Markdown.
+        figure: What an image shows and where it is → HTML.
+
+    >>> print(html("**Verdict**: 1 < 2, `a*b`.", figure=lambda shows, where: ""), end="")
+    <p><strong>Verdict</strong>: 1 &lt; 2, <code>a*b</code>.</p>
+    """
+    tokens = _MARKDOWN.parse(text)
+    for at, token in enumerate(tokens):
+        if token.type == "heading_open" and _NAME.fullmatch(tokens[at + 1].content):
+            token.attrSet("id", tokens[at + 1].content)
+        elif [child.type for child in token.children or ()] == ["image"]:
+            tokens[at - 1].hidden = tokens[at + 1].hidden = True  # no paragraph around it
+    _set_numbers_right(tokens)
+    return cast(str, _MARKDOWN.renderer.render(tokens, _MARKDOWN.options, {"figure": figure}))
+
+
+def inline(text: str) -> str:
+    """Code, strong words and links of a line as HTML, all else escaped."""
+    return cast(str, _MARKDOWN.renderInline(text))
+
+
+def demoted(text: str, by: int = 1) -> str:
+    """The text with its headings so many levels lower.
+
+    >>> demoted("# a", by=2)
+    '### a'
+    """
+    return re.sub(r"^(?=#{1,6} )", "#" * by, text, flags=re.MULTILINE)
+
+
+def _set_numbers_right(tokens: Sequence[Token]) -> None:
+    """Mark the columns of tables that have nothing but numbers below their heads."""
+    rows: list[list[tuple[Token, str]]] = []
+    for at, token in enumerate(tokens):
+        if token.type == "table_open":
+            rows = []
+        elif token.type == "tr_open":
+            rows.append([])
+        elif token.type in ("th_open", "td_open"):
+            rows[-1].append((token, tokens[at + 1].content))
+        elif token.type == "table_close":
+            for head, *cells in zip(*rows, strict=True):
+                if all(_NUMBER.fullmatch(text) for _, text in cells):
+                    for cell, _ in (head, *cells):
+                        cell.attrSet("class", "number")
+
+
+def _image(self: RendererHTML, tokens: Sequence[Token], at: int, options: Any, env: Any) -> str:
+    return cast(str, env["figure"](tokens[at].content, tokens[at].attrs["src"]))
+
+
+_NAME = re.compile(r"[a-z][a-z0-9-]*")  # of a heading that links can point at
+_NUMBER = re.compile(r"(\*\*)?[-–+×≈≥≤<>]?\s?\d.{0,30}|–|diverged|")
+_FRAME = '<div class="scroll" tabindex="0" role="region" aria-label="Table"><table class="told">\n'
+_MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
+_MARKDOWN.add_render_rule("image", _image)
+for _rule, _text in {
+    "softbreak": " ",
+    "table_open": _FRAME,
+    "table_close": "</table></div>\n",
+}.items():
+    _MARKDOWN.add_render_rule(_rule, lambda *_, text=_text: text)

@@ -16,9 +16,9 @@ from markupsafe import Markup
 
 from ..atomic import replacing
 from ..files import write_text
-from ..render import markup
+from ..render import listed
+from ..render import pages as markup
 from ..render.pages import render
-from ..render.wording import listed
 from . import Scale
 from .experiment import Experiment, Record, Shown, Trained, markdown_table, origin, reason, verdict
 

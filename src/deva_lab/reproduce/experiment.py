@@ -24,8 +24,8 @@ from ..files import read_record, write_record
 from ..models.gpt import GPT, SIZES
 from ..plan import check_numbers
 from ..progress import Result, is_failed
-from ..render.wording import count
-from ..results.summary import read_results
+from ..render import count
+from ..results import read_results
 from ..settings import RunSettings
 from ..tasks import check_task
 from ..vision import build_model

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ..progress import Result
+from ..render import loss, percent
 from ..render.figures import draw
-from ..render.wording import loss, percent
 from ..results.curves import Curve
 from .experiment import Shown, markdown_table, shown
 from .measures import (

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from ..models.gpt import SIZES
 from ..progress import Result
+from ..render import NONE, count, percent
 from ..render.figures import draw
-from ..render.wording import NONE, count, percent
 from .experiment import Shown, markdown_table, shown
 from .measures import (
     Finding,

@@ -6,9 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..render.charts import draw_curves, line_style
-from ..render.figures import GREY
-from ..render.palette import Style
+from ..render.figures import GREY, Style, draw_curves, line_style
 from ..results.curves import Curve
 from .measures import Measured
 

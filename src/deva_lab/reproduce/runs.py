@@ -18,8 +18,8 @@ from ..data.text_sources import IN_DATA_FOLDER as TEXT_FILES
 from ..entrants import Entrant
 from ..environment import default_device
 from ..progress import Result
-from ..render.palette import COLOURS, SPARE, Style
-from ..render.wording import count
+from ..render import count
+from ..render.figures import COLOURS, SPARE, Style
 from ..settings import RunSettings
 from . import Scale
 

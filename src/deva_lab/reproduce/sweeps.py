@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..entrants import Entrant
 from ..progress import Result
+from ..render import percent, rate
 from ..render.figures import draw
-from ..render.wording import percent, rate
 from .experiment import Shown, markdown_table, shown
 from .measures import (
     Finding,

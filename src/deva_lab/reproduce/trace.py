@@ -25,7 +25,7 @@ from deva_optim.core.bases import project
 
 from .. import quadratic
 from ..quadratic import hessian
-from ..render import palette
+from ..render import figures as palette
 from ..render.figures import draw
 from .experiment import Say, Shown, markdown_table, one_thread
 from .quantities import linf_dual_norm, linf_snr, schatten_dual_norm, spectral_snr
