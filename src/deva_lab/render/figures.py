@@ -345,8 +345,13 @@ def draw_rates(axes: Axes, summary: Summary) -> None:
     axes.set_ylim(*rate_range(losses))
     for row in summary.rows:
         _draw_rate_curve(axes, row, looks(summary)[row.label])
+    first, *others = sorted({lr for row in summary.rows for lr in row.by_rate})
+    ticks = [first]  # the rates that were run, without those whose names would touch
+    for lr in others:
+        if math.log(lr / ticks[-1]) >= math.log(others[-1] / first) / 6:
+            ticks.append(lr)
     axes.minorticks_off()
-    _tick_rates(axes, sorted({lr for row in summary.rows for lr in row.by_rate}))
+    axes.set_xticks(ticks, [rate(lr) for lr in ticks])
     axes.set_xlabel("learning rate" + " (×: diverged)" * any(map(math.isinf, losses)))
     axes.set_ylabel("final validation loss")
     axes.grid(axis="y")
@@ -363,13 +368,3 @@ def _draw_rate_curve(axes: Axes, row: Row, look: Style) -> None:
         axes.errorbar(list(shown), losses, yerr=errors, gid="line", **style)
     cross: dict[str, Any] = {"color": look.light, "marker": "x", "markersize": 4, "linestyle": ""}
     axes.plot(lost, [0.985] * len(lost), transform=axes.get_xaxis_transform(), **cross)
-
-
-def _tick_rates(axes: Axes, rates: list[float]) -> None:
-    """Mark the rates that were run, without those whose names would touch."""
-    room = math.log(rates[-1] / rates[0]) / 6
-    ticks = rates[:1]
-    for lr in rates[1:]:
-        if math.log(lr / ticks[-1]) >= room:
-            ticks.append(lr)
-    axes.set_xticks(ticks, [rate(lr) for lr in ticks])

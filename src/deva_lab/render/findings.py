@@ -186,7 +186,7 @@ def headline(summary: Summary) -> str:
         return f"{who} ended at a validation loss of {loss(best.final, spec, best.spread)}."
     if target is None or target.diverged:
         how = "failed" if target is None else "diverged"
-        return f"{name(summary.baseline or '')} {how}; {who} ended lowest."
+        return f"{name(summary.baseline)} {how}; {who} ended lowest."
     if best is target and not others:
         return f"Only {who} did not diverge."
     other = others[0] if best is target else target

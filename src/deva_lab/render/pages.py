@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,7 +21,15 @@ from markupsafe import Markup, escape
 
 from ..files import write_text
 from ..progress import Result
-from ..results.curves import QUANTITIES, Curve, final_loss, loss_range, mean_curve, rate_range
+from ..results.curves import (
+    QUANTITIES,
+    Curve,
+    final_loss,
+    finite,
+    loss_range,
+    mean_curve,
+    rate_range,
+)
 from ..results.summary import Row, Summary
 from . import count, figures, findings, loss, megabytes, milliseconds, rate
 from .figures import name
@@ -30,9 +39,6 @@ if TYPE_CHECKING:
 
 TITLE = "Comparison of optimizers"
 PARTS = {"model": "forward and backward", "optimizer": "optimizer", "data": "data"}
-WIDE = 18  # letters of a value that needs a line of its own
-
-Bar = tuple[str, list[float], str]  # name, sizes of its pieces, text
 
 
 class Comparison(Summary):
@@ -87,7 +93,8 @@ class Comparison(Summary):
 
     def page(self) -> str:
         """The page as HTML, with styles, scripts and data inside and nothing to fetch."""
-        return render("report.html", title=self.title or TITLE, **_told(self), **_shown(self))
+        about = {"comparison": self, "title": self.title or TITLE}
+        return render("report.html", **about, **_told(self), **_shown(self))
 
     def publish(self, folder: Path) -> str:
         """The table and the path of the page, which is in the folder with the curves beside it."""
@@ -100,46 +107,47 @@ class Comparison(Summary):
         return render("notebook.html", curves=curves, **_told(self))
 
 
-# --- What the template of the report is given -----------------------------------------------------
+# --- The report -----------------------------------------------------------------------------------
 
 
 def _told(summary: Summary) -> dict[str, Any]:
+    """What the templates of page and notebook are given."""
     told = {"headline": findings.headline(summary), "notes": findings.notes(summary)}
     return {**told, "table": findings.cells(summary)}
 
 
-def _shown(comparison: Comparison) -> dict[str, Any]:
-    rows, looks = comparison.rows, figures.looks(comparison)
-    recorded = {label for bands in comparison.telemetry.values() for label in bands}
+def _shown(summary: Summary) -> dict[str, Any]:
+    """What the template of the page is given besides."""
+    rows, runs, looks = summary.rows, summary.results, figures.looks(summary)
+    spec, recorded = findings.spec_of(summary), set(chain(*summary.telemetry.values()))
+    timed = {row: [row.milliseconds.get(part, 0.0) for part in PARTS] for row in rows}
+    settings = _common([{**run["settings"], "telemetry": None} for run in runs])
     return {
-        "details": " ".join(findings.details(comparison)),
-        "facts": _facts(comparison),
-        "unit": comparison.unit,
-        "looks": [
-            (looks[row.label], loss(row.final, findings.spec_of(comparison))) for row in rows
-        ],
-        "curves": Markup(figures.losses_svg(comparison)),
-        "caption": _caption(comparison),
-        "flops": bool(comparison.flops[0]),
-        "rates": Markup(figures.rates_svg(comparison)) if comparison.varied else None,
-        "tuned": findings.tuned(comparison),
-        "telemetry": [
-            (quantity, Markup(figures.telemetry_svg(comparison, quantity)))
-            for quantity in QUANTITIES
-            if quantity.key in comparison.telemetry
-        ],
+        "details": " ".join(findings.details(summary)),
+        "facts": _facts(summary, settings),
+        "looks": [(looks[row.label], loss(row.final, spec)) for row in rows],
         "recorded": [(looks[row.label], "") for row in rows if row.label in recorded],
+        "seeds": max((len(row.runs) for row in rows), default=0),
+        "curves": Markup(figures.losses_svg(summary)),
+        "rates": Markup(figures.rates_svg(summary)) if summary.varied else None,
+        "tuned": findings.tuned(summary),
+        "telemetry": [
+            (quantity, Markup(figures.telemetry_svg(summary, quantity)))
+            for quantity in QUANTITIES
+            if quantity.key in summary.telemetry
+        ],
         "parts_of_a_step": PARTS,
-        "times": [_time_bar(row) for row in rows if row.milliseconds],
-        "states": [_state_bar(row) for row in rows],
-        "peaks": [_memory_bar(row, row.peak_bytes) for row in rows if row.peak_bytes],
-        "command": comparison.command,
-        "settings": _definitions(
-            [{**x["settings"], "telemetry": None} for x in comparison.results]
-        ),
-        "environment": _definitions([run.get("environment") or {} for run in comparison.results]),
-        "diverged": _diverged(comparison),
-        "data": page_data(comparison),
+        "times": [
+            (row.label, sizes, " + ".join(map(milliseconds, sizes)) + " ms")
+            for row, sizes in timed.items()
+            if any(sizes)
+        ],
+        "states": [(row.label, [row.state_bytes], _state(row)) for row in rows],
+        "peaks": [(x.label, [x.peak_bytes], megabytes(x.peak_bytes)) for x in rows if x.peak_bytes],
+        "settings": settings,
+        "environment": _common([run.get("environment") or {} for run in runs]),
+        "diverged": _diverged(summary),
+        "data": page_data(summary),
     }
 
 
@@ -147,7 +155,7 @@ def page_data(summary: Summary) -> dict[str, Any]:
     """What the script of the page draws from."""
     low, high, logarithmic = loss_range([row.curve for row in summary.rows])
     spec, looks = findings.spec_of(summary), figures.looks(summary)
-    ends = [loss for row in summary.rows for loss, _ in row.sensitivity.values()]
+    ends = [end for row in summary.rows for end, _ in row.sensitivity.values()]
     return {
         "unit": summary.unit,
         "decimals": None if spec.endswith("e") else int(spec[1]),
@@ -156,20 +164,19 @@ def page_data(summary: Summary) -> dict[str, Any]:
         "series": [
             {
                 **asdict(looks[row.label]),
-                "final": _finite(row.final),
+                "final": row.final if finite(row.final) else None,
                 "diverged": row.diverged > 0,
                 "flops": summary.flops[0].get(row.label, 0.0),
                 "mean": _short(row.curve),
                 "runs": [_short(mean_curve([run])) for run in row.runs],
-                "rates": [(lr, _finite(end), by) for lr, (end, by) in row.sensitivity.items()],
+                "rates": [
+                    (lr, end if finite(end) else None, spread)
+                    for lr, (end, spread) in row.sensitivity.items()
+                ],
             }
             for row in summary.rows
         ],
     }
-
-
-def _finite(loss: float) -> float | None:
-    return loss if math.isfinite(loss) else None
 
 
 def _short(curve: Curve) -> dict[str, list[float]]:
@@ -178,60 +185,28 @@ def _short(curve: Curve) -> dict[str, list[float]]:
     return {key: [float(f"{value:.6g}") for value in values] for key, values in columns}
 
 
-def _facts(summary: Summary) -> str:
+def _common(dicts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What all agree on, in the order of the first; what is not set is left out."""
+    first = dicts[0].items() if dicts else ()
+    agreed = {key: all(each.get(key) == value for each in dicts) for key, value in first}
+    return {key: value for key, value in first if agreed[key] and value is not None}
+
+
+def _facts(summary: Summary, settings: dict[str, Any]) -> str:
     """One line on what was trained: task, data, size, length."""
     if not summary.results:
         return ""
-    first, common = summary.results[0], _common([run["settings"] for run in summary.results])
-    parts = [str(common[key]) for key in ("task", "size", "data") if common.get(key)]
+    first, runs = summary.results[0], len(summary.results)
+    parts = [str(settings[key]) for key in ("task", "size", "data") if settings.get(key)]
     parts.append(f"{count(first['parameters'])} parameters")
-    if "steps" in common:
-        parts.append(f"{common['steps']:,} steps of {first['units']:,} {first['unit']}")
-    runs = len(summary.results)
+    if "steps" in settings:
+        parts.append(f"{settings['steps']:,} steps of {first['units']:,} {summary.unit}")
     return " · ".join([*parts, f"{runs} run{'s' * (runs > 1)}"])
 
 
-def _caption(summary: Summary) -> str:
-    gpt = any(run["settings"].get("task") == "gpt" for run in summary.results)
-    text = f"Validation loss in nats a {summary.unit.removesuffix('s')}" * gpt or "Validation loss"
-    text += ", each optimizer at its own best learning rate" * summary.varied
-    several = any(len(row.runs) > 1 for row in summary.rows)
-    text += "; line: mean, band: lowest to highest seed" * several + "."
-    flops, counted = summary.flops
-    if not flops:
-        return text
-    how = "as torch counted them" if counted else "estimated as six a weight and token"
-    return (
-        f"{text} Seconds are those of training, without validation. FLOPs are those of the model, "
-        f"forward and backward, {how}; the optimizer’s own are not among them."
-    )
-
-
-def _time_bar(row: Row) -> Bar:
-    sizes = [row.milliseconds.get(part, 0.0) for part in PARTS]
-    return name(row.label), sizes, " + ".join(map(milliseconds, sizes)) + " ms"
-
-
-def _state_bar(row: Row) -> Bar:
+def _state(row: Row) -> str:
     each = f", {row.state_bytes / row.parameters:.1f} bytes a weight" if row.parameters else ""
-    return _memory_bar(row, row.state_bytes, each)
-
-
-def _memory_bar(row: Row, size: int, more: str = "") -> Bar:
-    return name(row.label), [size], megabytes(size) + more
-
-
-def _common(dicts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What all agree on, in the order of the first; what is not set is left out."""
-    first = dicts[0] if dicts else {}
-    agreed = {key for key in first if all(each.get(key) == first[key] for each in dicts)}
-    return {key: value for key, value in first.items() if key in agreed and value is not None}
-
-
-def _definitions(dicts: Sequence[dict[str, Any]]) -> list[tuple[str, str, bool]]:
-    """Key, value and whether it is long, of what all agree on; long ones come last."""
-    found = ((key.replace("_", " "), str(value)) for key, value in _common(dicts).items())
-    return sorted(((key, text, len(text) > WIDE) for key, text in found), key=lambda each: each[2])
+    return megabytes(row.state_bytes) + each
 
 
 def _diverged(summary: Summary) -> list[str]:

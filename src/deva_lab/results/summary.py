@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean, median, stdev
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ..errors import unknown
 from ..progress import Result
@@ -15,49 +14,33 @@ from .curves import QUANTITIES, Band, final_loss, finite, mean_curve, reach, tel
 
 
 class Row:
-    """What one optimizer did at the learning rate with its lowest mean final loss.
-
-    Attributes:
-        by_rate: Learning rate, ascending → runs.
-        runs: Those at the best rate.
-        curve: Their mean.
-        final: Their mean validation loss at the end; infinite where one diverged.
-        spread: The sample standard deviation of that; None for one seed.
-        best: The lowest loss along the way, mean over seeds.
-        accuracy: At the end, mean.
-        milliseconds: Part of a step → its median.
-        peak_bytes: The most that the device had in use; 0 where it was not measured.
-        diverged: How many of the runs diverged.
-        lr_at_edge: Whether the best rate is the least or the greatest of several.
-    """
+    """What one optimizer did at the learning rate with its lowest mean final loss."""
 
     def __init__(self, label: str, by_rate: dict[float, list[Result]]) -> None:
-        self.label, self.by_rate = label, by_rate
-        self.lr = min(by_rate, key=lambda lr: _rank(by_rate[lr]))
-        self.runs = by_rate[self.lr]
-        self.curve = mean_curve(self.runs)
-        self.final, self.spread = mean_and_spread(self.runs)
-        curves = [run["curve"] for run in self.runs]
-        lowest = (min(filter(finite, curve["loss"]), default=math.inf) for curve in curves)
-        self.best = fmean(lowest)
-        ends = [(curve.get("accuracy") or [None])[-1] for curve in curves]
+        self.label = label
+        self.by_rate = by_rate  # learning rate, ascending → runs
+        # Learning rate → mean final loss, infinite where a run diverged, and its spread.
+        self.sensitivity = {lr: _mean_and_spread(runs) for lr, runs in by_rate.items()}
+        self.lr = min(by_rate, key=lambda lr: (self.sensitivity[lr][0], _lost(by_rate[lr])))
+        self.runs = runs = by_rate[self.lr]
+        self.curve = mean_curve(runs)
+        self.final, self.spread = self.sensitivity[self.lr]
+        self.diverged = _lost(runs)
+        edges = (min(by_rate), max(by_rate)) if len(by_rate) > 1 else ()
+        self.lr_at_edge = self.lr in edges and math.isfinite(self.final)  # the grid is too narrow
+        lowest = (filter(finite, run["curve"]["loss"]) for run in runs)
+        self.best = fmean(min(losses, default=math.inf) for losses in lowest)  # along the way
+        ends = [(run["curve"].get("accuracy") or [None])[-1] for run in runs]
         self.accuracy = fmean(known) if (known := list(filter(finite, ends))) else None
-        self.milliseconds = _milliseconds(self.runs)
-        self.state_bytes: int = self.runs[0]["state_bytes"]
-        self.parameters: int = self.runs[0]["parameters"]
-        self.peak_bytes = max(run.get("peak_memory_bytes") or 0 for run in self.runs)
-        self.diverged = sum(math.isinf(final_loss(run)) for run in self.runs)
-        ended = len(by_rate) > 1 and math.isfinite(self.final)
-        self.lr_at_edge = ended and self.lr in (min(by_rate), max(by_rate))
-
-    @cached_property
-    def sensitivity(self) -> dict[float, tuple[float, float | None]]:
-        """Learning rate → mean final loss and its spread; infinite where a run diverged."""
-        return {lr: mean_and_spread(runs) for lr, runs in self.by_rate.items()}
+        times = [run["milliseconds"] for run in runs if run.get("milliseconds")]
+        # Part of a step → its median.
+        self.milliseconds = {x: median(each[x] for each in times) for x in (times or [{}])[0]}
+        self.state_bytes: int = runs[0]["state_bytes"]
+        self.parameters: int = runs[0]["parameters"]
+        self.peak_bytes = max(run.get("peak_memory_bytes") or 0 for run in runs)  # if measured
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(NamedTuple):
     """Runs of one optimizer that ended with the same error."""
 
     label: str
@@ -84,13 +67,20 @@ class Summary:
     """
 
     def __init__(self, results: Sequence[Result], baseline: str | None = None) -> None:
+        labels = dict.fromkeys(run["label"] for run in results)
+        if baseline is not None and baseline not in labels:
+            raise unknown("baseline", baseline, labels)
         self.results = [run for run in results if run["status"] not in ("failed", "stopped")]
         self.stopped = sum(run["status"] == "stopped" for run in results)
         self.failures = _failures([run for run in results if run["status"] == "failed"])
-        rows = {label: Row(label, rates) for label, rates in _by_rate(self.results).items()}
+        groups: dict[str, dict[float, list[Result]]] = {run["label"]: {} for run in self.results}
+        for run in sorted(self.results, key=lambda run: float(run["settings"]["lr"])):
+            groups[run["label"]].setdefault(float(run["settings"]["lr"]), []).append(run)
+        rows = {label: Row(label, by_rate) for label, by_rate in groups.items()}
         self.rows = sorted(rows.values(), key=lambda row: (row.final, row.best))
-        self.baseline = _baseline(results, list(rows), baseline)
-        self.target = rows.get(self.baseline or "")
+        adamw = sorted((x for x in rows if x.partition(":")[0] == "adamw"), key=len)
+        self.baseline = baseline or next(iter([*adamw, *rows]), "")
+        self.target = rows.get(self.baseline)
         self.unit = str(self.results[0]["unit"]) if self.results else "units"
 
     @cached_property
@@ -121,7 +111,7 @@ class Summary:
 
     def to_target(self, row: Row, along: Literal["units", "seconds"]) -> float | None:
         """What a row took to the target's final loss, as a fraction of what the target took."""
-        if self.target is None or math.isinf(self.target.final):
+        if self.target is None or self.target.diverged:
             return None
         at = reach(getattr(row.curve, along), row.curve.loss, self.target.final)
         whole = max(getattr(self.target.curve, along), default=0.0)
@@ -152,32 +142,15 @@ class Summary:
         return {x: 6.0 * run["parameters"] * run["units"] for x, run in firsts.items()}, False
 
 
-def mean_and_spread(runs: Sequence[Result]) -> tuple[float, float | None]:
+def _mean_and_spread(runs: Sequence[Result]) -> tuple[float, float | None]:
     """The mean of the final losses, and their sample standard deviation where there is one."""
     losses = [final_loss(run) for run in runs]
     mean = fmean(losses)
     return mean, stdev(losses) if len(losses) > 1 and math.isfinite(mean) else None
 
 
-def _by_rate(results: Sequence[Result]) -> dict[str, dict[float, list[Result]]]:
-    groups: dict[str, dict[float, list[Result]]] = {run["label"]: {} for run in results}
-    for run in sorted(results, key=lambda run: float(run["settings"]["lr"])):
-        groups[run["label"]].setdefault(float(run["settings"]["lr"]), []).append(run)
-    return groups
-
-
-def _rank(runs: Sequence[Result]) -> tuple[float, int]:
-    """What the best rate has the least of: the mean final loss, else the runs that diverged."""
-    losses = [final_loss(run) for run in runs]
-    return fmean(losses), losses.count(math.inf)
-
-
-def _milliseconds(runs: Sequence[Result]) -> dict[str, float]:
-    times: dict[str, list[float]] = {}
-    for run in runs:
-        for part, time in (run.get("milliseconds") or {}).items():
-            times.setdefault(part, []).append(float(time))
-    return {part: median(known) for part, known in times.items()}
+def _lost(runs: Sequence[Result]) -> int:
+    return sum(math.isinf(final_loss(run)) for run in runs)
 
 
 def _failures(results: Sequence[Result]) -> list[Failure]:
@@ -190,11 +163,3 @@ def _failures(results: Sequence[Result]) -> list[Failure]:
         seeds = sorted({int(run["settings"].get("seed", 0)) for run in runs})
         found.append(Failure(label, error, rates, seeds))
     return found
-
-
-def _baseline(results: Sequence[Result], ended: list[str], given: str | None) -> str | None:
-    labels = dict.fromkeys(run["label"] for run in results)
-    if given is not None and given not in labels:
-        raise unknown("baseline", given, labels)
-    adamw = sorted((label for label in ended if label.partition(":")[0] == "adamw"), key=len)
-    return given or next(iter([*adamw, *ended]), None)
