@@ -9,7 +9,6 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -30,7 +29,7 @@ from ..results.curves import (
     mean_curve,
     rate_range,
 )
-from ..results.summary import Row, Summary
+from ..results.summary import Summary
 from . import count, figures, findings, loss, megabytes, milliseconds, rate
 from .figures import name
 
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TITLE = "Comparison of optimizers"
-PARTS = {"model": "forward and backward", "optimizer": "optimizer", "data": "data"}
 
 
 class Comparison(Summary):
@@ -93,8 +91,18 @@ class Comparison(Summary):
 
     def page(self) -> str:
         """The page as HTML, with styles, scripts and data inside and nothing to fetch."""
-        about = {"comparison": self, "title": self.title or TITLE}
-        return render("report.html", **about, **_told(self), **_shown(self))
+        settings = _common([{**run["settings"], "telemetry": None} for run in self.results])
+        return render(
+            "report.html",
+            comparison=self,
+            title=self.title or TITLE,
+            headline=findings.headline(self),
+            facts=_facts(self, settings),
+            settings=settings,
+            environment=_common([run.get("environment") or {} for run in self.results]),
+            diverged=_diverged(self),
+            data=page_data(self),
+        )
 
     def publish(self, folder: Path) -> str:
         """The table and the path of the page, which is in the folder with the curves beside it."""
@@ -103,52 +111,10 @@ class Comparison(Summary):
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        curves = Markup(figures.losses_svg(self)) if self.rows else None
-        return render("notebook.html", curves=curves, **_told(self))
+        return render("notebook.html", comparison=self)
 
 
 # --- The report -----------------------------------------------------------------------------------
-
-
-def _told(summary: Summary) -> dict[str, Any]:
-    """What the templates of page and notebook are given."""
-    told = {"headline": findings.headline(summary), "notes": findings.notes(summary)}
-    return {**told, "table": findings.cells(summary)}
-
-
-def _shown(summary: Summary) -> dict[str, Any]:
-    """What the template of the page is given besides."""
-    rows, runs, looks = summary.rows, summary.results, figures.looks(summary)
-    spec, recorded = findings.spec_of(summary), set(chain(*summary.telemetry.values()))
-    timed = {row: [row.milliseconds.get(part, 0.0) for part in PARTS] for row in rows}
-    settings = _common([{**run["settings"], "telemetry": None} for run in runs])
-    return {
-        "details": " ".join(findings.details(summary)),
-        "facts": _facts(summary, settings),
-        "looks": [(looks[row.label], loss(row.final, spec)) for row in rows],
-        "recorded": [(looks[row.label], "") for row in rows if row.label in recorded],
-        "seeds": max((len(row.runs) for row in rows), default=0),
-        "curves": Markup(figures.losses_svg(summary)),
-        "rates": Markup(figures.rates_svg(summary)) if summary.varied else None,
-        "tuned": findings.tuned(summary),
-        "telemetry": [
-            (quantity, Markup(figures.telemetry_svg(summary, quantity)))
-            for quantity in QUANTITIES
-            if quantity.key in summary.telemetry
-        ],
-        "parts_of_a_step": PARTS,
-        "times": [
-            (row.label, sizes, " + ".join(map(milliseconds, sizes)) + " ms")
-            for row, sizes in timed.items()
-            if any(sizes)
-        ],
-        "states": [(row.label, [row.state_bytes], _state(row)) for row in rows],
-        "peaks": [(x.label, [x.peak_bytes], megabytes(x.peak_bytes)) for x in rows if x.peak_bytes],
-        "settings": settings,
-        "environment": _common([run.get("environment") or {} for run in runs]),
-        "diverged": _diverged(summary),
-        "data": page_data(summary),
-    }
 
 
 def page_data(summary: Summary) -> dict[str, Any]:
@@ -204,11 +170,6 @@ def _facts(summary: Summary, settings: dict[str, Any]) -> str:
     return " · ".join([*parts, f"{runs} run{'s' * (runs > 1)}"])
 
 
-def _state(row: Row) -> str:
-    each = f", {row.state_bytes / row.parameters:.1f} bytes a weight" if row.parameters else ""
-    return megabytes(row.state_bytes) + each
-
-
 def _diverged(summary: Summary) -> list[str]:
     texts = []
     for row in summary.rows:
@@ -242,7 +203,14 @@ _ENVIRONMENT = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_ENVIRONMENT.filters |= {"name": name, "unbroken": unbroken}
+_ENVIRONMENT.globals |= {"findings": findings, "figures": figures, "quantities": QUANTITIES}
+_ENVIRONMENT.filters |= {
+    "loss": loss,
+    "megabytes": megabytes,
+    "milliseconds": milliseconds,
+    "name": name,
+    "unbroken": unbroken,
+}
 _ENVIRONMENT.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
 
 

@@ -35,6 +35,7 @@ class Row:
         times = [run["milliseconds"] for run in runs if run.get("milliseconds")]
         # Part of a step → its median.
         self.milliseconds = {x: median(each[x] for each in times) for x in (times or [{}])[0]}
+        self.step_ms = sum(self.milliseconds.values())
         self.state_bytes: int = runs[0]["state_bytes"]
         self.parameters: int = runs[0]["parameters"]
         self.peak_bytes = max(run.get("peak_memory_bytes") or 0 for run in runs)  # if measured
