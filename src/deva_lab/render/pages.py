@@ -40,10 +40,11 @@ TITLE = "Comparison of optimizers"
 
 
 class Comparison(Summary):
-    """Runs of several optimizers on one task, each optimizer judged at its own best learning rate.
+    """Runs of several optimizers on one task, as a table, a figure and a page.
 
-    Everything is computed once, when it is made. A run that failed is a row of the table with its
-    error, and is in no chart. In a notebook a comparison shows itself as its table and its figure.
+    Each optimizer is judged at its own best learning rate, and everything is computed once. A run
+    that failed is a row of the table with its error, and is in no chart. In a notebook a comparison
+    shows itself as its table and its figure.
 
     Args:
         results: The runs, as lines of results.jsonl have them.
@@ -204,13 +205,8 @@ _ENVIRONMENT = Environment(
     lstrip_blocks=True,
 )
 _ENVIRONMENT.globals |= {"findings": findings, "figures": figures, "quantities": QUANTITIES}
-_ENVIRONMENT.filters |= {
-    "loss": loss,
-    "megabytes": megabytes,
-    "milliseconds": milliseconds,
-    "name": name,
-    "unbroken": unbroken,
-}
+for _filter in (loss, megabytes, milliseconds, name, unbroken):
+    _ENVIRONMENT.filters[_filter.__name__] = _filter
 _ENVIRONMENT.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
 
 
@@ -231,8 +227,9 @@ def html(text: str, figure: Callable[[str, str], str]) -> str:
     for at, token in enumerate(tokens):
         if token.type == "heading_open" and _NAME.fullmatch(tokens[at + 1].content):
             token.attrSet("id", tokens[at + 1].content)
-        elif [child.type for child in token.children or ()] == ["image"]:
-            tokens[at - 1].hidden = tokens[at + 1].hidden = True  # no paragraph around it
+        elif token.type == "paragraph_open":
+            alone = [child.type for child in tokens[at + 1].children or ()] == ["image"]
+            token.hidden = tokens[at + 2].hidden = alone or token.hidden  # as in a tight list
     _set_numbers_right(tokens)
     return cast(str, _MARKDOWN.renderer.render(tokens, _MARKDOWN.options, {"figure": figure}))
 
@@ -277,9 +274,6 @@ _NUMBER = re.compile(r"(\*\*)?[-–+×≈≥≤<>]?\s?\d.{0,30}|–|diverged|")
 _FRAME = '<div class="scroll" tabindex="0" role="region" aria-label="Table"><table class="told">\n'
 _MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
 _MARKDOWN.add_render_rule("image", _image)
-for _rule, _text in {
-    "softbreak": " ",
-    "table_open": _FRAME,
-    "table_close": "</table></div>\n",
-}.items():
-    _MARKDOWN.add_render_rule(_rule, lambda *_, text=_text: text)
+_MARKDOWN.add_render_rule("softbreak", lambda *_: " ")
+_MARKDOWN.add_render_rule("table_open", lambda *_: _FRAME)
+_MARKDOWN.add_render_rule("table_close", lambda *_: "</table></div>\n")
