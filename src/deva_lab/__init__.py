@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .api import compare
-    from .comparison import Comparison
     from .data.corpus import load_corpus
     from .data.images import load_images
     from .errors import UsageError
+    from .render.pages import Comparison
     from .run.tasks import to_device
 
 __all__ = ["Comparison", "UsageError", "compare", "load_corpus", "load_images", "to_device"]
 _MODULES = {
-    "Comparison": ".comparison",
+    "Comparison": ".render.pages",
     "UsageError": ".errors",
     "compare": ".api",
     "load_corpus": ".data.corpus",

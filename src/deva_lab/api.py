@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from .comparison import Comparison
-from .display import Display, Silent, display
 from .errors import UsageError
+from .render.display import Display, Silent, display
+from .render.pages import Comparison
 from .run.entrants import Entrant, entrants
 from .run.environment import default_device, seeded
 from .run.plan import Rate, Request, as_begun, check_baseline, plan

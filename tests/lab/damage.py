@@ -27,12 +27,12 @@ from deva_lab.data.text_sources import HUB_CONFIGURATION, HubSource
 from deva_lab.files import append_line, write_record
 from deva_lab.race.standings import Frozen, FrozenEntry
 from deva_lab.reproduce.experiment import Computed, Shown
+from deva_lab.results import read_results
 from deva_lab.run import checkpoint, rank_checkpoint
 from deva_lab.run.entrants import Entrant
 from deva_lab.run.plan import Request, plan
 from deva_lab.run.tasks import make_task
 from deva_lab.run.training import Keeping, Run, train
-from deva_lab.summary import read_results
 
 DOCUMENTS = [f"<{number}> " * (20 + number % 7) for number in range(40)]
 

@@ -27,8 +27,8 @@ import torch
 
 from deva_lab.cli import main
 from deva_lab.digests import is_whole
+from deva_lab.results import read_results
 from deva_lab.run import checkpoint
-from deva_lab.summary import read_results
 
 LENGTH = ["--save-every", "0", "--evaluate-every", "4"]
 COMMANDS = {

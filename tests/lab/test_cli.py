@@ -15,9 +15,9 @@ import torch
 
 import deva_optim
 from deva_lab.cli import main
+from deva_lab.results import read_results
 from deva_lab.run import checkpoint
 from deva_lab.run.settings import TUNED
-from deva_lab.summary import read_results
 from helpers import needs_posix
 
 QUICK = ["--task", "mlp", "--size", "tiny", "--steps", "12", "--batch", "16"]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from deva_lab.cli import main
-from deva_lab.summary import read_results
+from deva_lab.results import read_results
 
 QUICK = ["--task", "mlp", "--size", "tiny", "--steps", "12", "--batch", "16"]
 

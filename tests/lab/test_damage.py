@@ -12,8 +12,8 @@ from damage import Kind, damaged
 
 from deva_lab.cli import main
 from deva_lab.errors import UsageError
+from deva_lab.results import read_results
 from deva_lab.run import checkpoint
-from deva_lab.summary import read_results
 
 HOW_MANY: dict[Callable[[Path], Kind], int] = {
     damage.of_a_process: 250,

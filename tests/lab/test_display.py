@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from deva_lab.display import Lines, Live, duration, line, loss_text
+from deva_lab.render.display import Lines, Live, duration, line, loss_text
 from deva_lab.run.entrants import Entrant
 from deva_lab.run.plan import Request, plan
 from deva_lab.run.progress import Event

@@ -18,15 +18,15 @@ from processes import LIMIT, needs_proc, processes, saved, status, wait_for
 
 from deva_lab.cli import main, parser
 from deva_lab.commands.options import check_launcher
-from deva_lab.display import Silent
 from deva_lab.errors import LostWorker, UsageError
 from deva_lab.launchers import exchange
 from deva_lab.launchers.driver import TRIES, run_on, work
 from deva_lab.launchers.slurm import SlurmCluster, sbatch_options
+from deva_lab.render.display import Silent
+from deva_lab.results import read_results
 from deva_lab.run.progress import Event, Result
 from deva_lab.run.runner import Orders, carry_out, run_all
 from deva_lab.run.settings import RunSettings
-from deva_lab.summary import read_results
 from helpers import needs_posix
 
 STEPS = 2500

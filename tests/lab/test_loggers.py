@@ -17,10 +17,10 @@ import pytest
 from deva_lab.cli import main
 from deva_lab.loggers import LOGGERS, Log, names_of
 from deva_lab.loggers.trackers import files_of, name_of, records
+from deva_lab.results import read_results
 from deva_lab.run import checkpoint
 from deva_lab.run.progress import Event
 from deva_lab.run.runner import Orders, run_one
-from deva_lab.summary import read_results
 from helpers import needs_posix
 
 pytestmark = pytest.mark.filterwarnings("ignore:::mlflow", "ignore:::sqlalchemy", "ignore:::wandb")

@@ -10,7 +10,7 @@ from deva_lab.errors import UsageError
 from deva_lab.race import tuning
 from deva_lab.race.entries import RACE, Entry, Place, Rules
 from deva_lab.race.standings import Race
-from deva_lab.summary import read_results
+from deva_lab.results import read_results
 
 TABLE = {
     "muon": Entry("muon", "muon", 0.01, "Muon", "baseline"),

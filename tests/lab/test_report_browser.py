@@ -2,7 +2,7 @@
 
 import pytest
 
-from deva_lab.comparison import Comparison
+from deva_lab.render.pages import Comparison
 from lab.browser import browser, find_chromium
 from lab.made_results import comparison, crowd, failed, recorded, result
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from deva_lab.cli import main
+from deva_lab.render import markdown_table
 from deva_lab.reproduce import pages
 from deva_lab.reproduce.experiment import Computed, Shown, Trained
 from deva_lab.reproduce.pages import duration, write_page
 from deva_lab.run.settings import RunSettings
-from deva_lab.tables import markdown_table
 from lab.browser import browser, find_chromium
 
 CHROMIUM = find_chromium()

@@ -11,8 +11,8 @@ import pytest
 
 from deva_lab.cli import main
 from deva_lab.commands import reproduce
-from deva_lab.display import Lines
 from deva_lab.models.gpt import GPT, SIZES
+from deva_lab.render.display import Lines
 from deva_lab.reproduce import SCALES
 from deva_lab.reproduce.experiment import Trained, parameters, runs_of, units
 from deva_lab.reproduce.experiments import EXPERIMENTS
@@ -28,9 +28,9 @@ from deva_lab.reproduce.paper import (
     Setup,
     data_of,
 )
+from deva_lab.results import read_results
 from deva_lab.run.entrants import Entrant
 from deva_lab.run.settings import RunSettings
-from deva_lab.summary import read_results
 
 TEXT_IDS = [
     "fig-nanogpt", "table-nanogpt", "fig-lr", "table-lr", "table-beta3", "fig-batch", "fig-freq",

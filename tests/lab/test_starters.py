@@ -5,7 +5,7 @@ import shlex
 import pytest
 
 from deva_lab.cli import main
-from deva_lab.summary import read_results
+from deva_lab.results import read_results
 from deva_lab.usage import STARTERS
 
 

@@ -6,20 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from deva_lab.curves import loss_range, mean_curve, reach
 from deva_lab.errors import UsageError
-from deva_lab.findings import details, headline, markdown, noise, notes, table, tuned
+from deva_lab.render.findings import details, headline, markdown, noise, notes, table, tuned
+from deva_lab.results import read_results
+from deva_lab.results.curves import loss_range, mean_curve, reach
+from deva_lab.results.summary import Summary
 from deva_lab.run.settings import TUNED
-from deva_lab.summary import Summary, read_results
 from lab.made_results import comparison, failed, recorded, result
 
 
-def rows_by_label(results, baseline=None):
-    return {row.label: row for row in Summary(results, baseline).rows}
+def to_target(results, along="units"):
+    """Label → what it took to the target."""
+    summary = Summary(results)
+    return {row.label: summary.to_target(row, along) for row in summary.rows}
 
 
-def rows_of(results, baseline=None):
-    return Summary(results, baseline).rows
+def rows_of(results):
+    return Summary(results).rows
 
 
 def test_units_to_target_by_hand():
@@ -31,18 +34,16 @@ def test_units_to_target_by_hand():
         result("soap", loss=[8.0, 5.0, 4.0, 3.9], seconds=2.0),
         result("muon", loss=[8.0, 7.0, 6.0, 4.5]),
     ]
-    rows = rows_by_label(results)
-    assert rows["adamw"].units_to_target == pytest.approx(1.0)
-    assert rows["deva"].units_to_target == pytest.approx(0.5)
-    assert rows["soap"].units_to_target == pytest.approx(2 / 3)
-    assert rows["soap"].seconds_to_target == pytest.approx(4 / 3)
-    assert rows["muon"].units_to_target is None
-    assert [row.label for row in Summary(results).rows] == ["deva", "soap", "adamw", "muon"]
+    units = to_target(results)
+    assert list(units) == ["deva", "soap", "adamw", "muon"]
+    assert units.pop("muon") is None
+    assert units == pytest.approx({"deva": 0.5, "soap": 2 / 3, "adamw": 1.0})
+    assert to_target(results, "seconds")["soap"] == pytest.approx(4 / 3)
 
 
 def test_a_longer_run_may_need_more_than_the_baseline():
     results = [result("adamw", loss=[8.0, 4.0]), result("muon", loss=[8.0, 6.0, 4.0])]
-    assert rows_by_label(results)["muon"].units_to_target == pytest.approx(2.0)
+    assert to_target(results)["muon"] == pytest.approx(2.0)
 
 
 def test_target_is_met_by_the_mean_curve():
@@ -51,7 +52,7 @@ def test_target_is_met_by_the_mean_curve():
         result("deva", loss=[8.0, 2.0, 2.0], seed=0),
         result("deva", loss=[8.0, 4.0, 4.0], seed=1),  # the mean is 8, 3, 3: 4 at 0.8 of a half
     ]
-    assert rows_by_label(results)["deva"].units_to_target == pytest.approx(0.4)
+    assert to_target(results)["deva"] == pytest.approx(0.4)
 
 
 def test_reach_at_the_start_and_never():
@@ -70,7 +71,7 @@ def test_each_label_is_reported_at_its_own_best_rate():
     assert row.lr == 0.01  # 0.1 has the best run, not the best mean
     assert row.final == pytest.approx(3.2)
     assert row.spread == pytest.approx(math.sqrt(0.08))  # two values 0.4 apart: 0.4 / √2
-    assert (row.seeds, row.rates, row.lr_at_edge) == (2, 3, False)
+    assert (len(row.runs), len(row.by_rate), row.lr_at_edge) == (2, 3, False)
 
 
 def test_best_is_the_lowest_along_the_way():
@@ -102,7 +103,7 @@ def test_a_diverged_run_counts_as_infinite():
     ]
     (row,) = rows_of(results)
     assert (row.lr, row.final, row.diverged) == (0.01, 4.0, 0)
-    assert Summary(results).sensitivity["muon"] == [(0.01, 4.0, 0.0), (0.1, math.inf, None)]
+    assert row.sensitivity == {0.01: (4.0, 0.0), 0.1: (math.inf, None)}
 
 
 def test_all_diverged():
@@ -112,7 +113,7 @@ def test_all_diverged():
     ]
     summary = Summary(results)
     assert [math.isinf(row.final) for row in summary.rows] == [True, True]
-    assert all(row.units_to_target is None for row in summary.rows)
+    assert to_target(results) == {"adamw": None, "lion": None}
     assert headline(summary) == "Every optimizer diverged."
     assert details(summary) == []
     assert "1 of 1 runs diverged" in table(summary)
@@ -133,13 +134,14 @@ def test_nulls_are_left_out_of_the_mean():
 
 def test_baseline():
     results = [result("soap", loss=[8, 4]), result("muon", loss=[8, 3])]
-
-    def baseline(results, given=None):
-        return next(row.label for row in rows_of(results, given) if row.baseline)
-
-    assert baseline(results) == "soap"
-    assert baseline([*results, result("adamw", loss=[8, 5])]) == "adamw"
-    assert baseline([*results, result("adamw", loss=[8, 5])], "muon") == "muon"
+    more = [*results, result("adamw:eps=1", loss=[8, 5]), result("adamw", loss=[8, 5])]
+    for runs, given, expected in (
+        (results, None, "soap"),
+        (more, None, "adamw"),
+        (more, "muon", "muon"),
+    ):
+        summary = Summary(runs, given)
+        assert summary.baseline == summary.target.label == expected
     with pytest.raises(UsageError, match="did you mean 'muon'"):
         Summary(results, "muno")
 
@@ -150,7 +152,7 @@ def test_accuracy_and_times():
     one["milliseconds"]["optimizer"], two["milliseconds"]["optimizer"] = 2.0, 4.0
     summary = Summary([one, two])
     assert summary.rows[0].accuracy == pytest.approx(0.85)
-    assert summary.rows[0].optimizer_ms == 3.0
+    assert summary.rows[0].milliseconds["optimizer"] == 3.0
     assert "85.0 %" in table(summary)
     assert "accuracy" not in table(Summary([result(loss=[2.0, 1.0])]))
 
@@ -280,7 +282,6 @@ def test_a_run_that_failed_is_a_row_with_its_error():
     runs = [result("adamw", loss=[8.0, 4.0]), failed("muon", seed=0), failed("muon", seed=1)]
     summary = Summary([*runs, failed("adamw", "ValueError: odd\nmore", lr=0.5)])
     assert [row.label for row in summary.rows] == ["adamw"]
-    assert list(summary.curves) == ["adamw"]
     lines = table(summary).splitlines()
     row = next(line for line in lines if line.startswith("muon"))
     assert "failed" in row
@@ -301,7 +302,8 @@ def test_a_baseline_that_failed_is_no_target():
     assert Summary(results).baseline == "muon"
     summary = Summary(results, "adamw")
     assert headline(summary) == "AdamW failed; Muon ended lowest."
-    assert all(row.units_to_target is None for row in summary.rows)
+    assert summary.target is None
+    assert {summary.to_target(row, "units") for row in summary.rows} == {None}
 
 
 def test_runs_that_were_stopped_are_counted_and_left_out():
@@ -325,21 +327,9 @@ def test_the_best_rate_beside_the_usual_one():
         for lr, loss in zip((0.005, 0.01, 0.02), losses, strict=True)
     ]
     single = result("muon", loss=[8.0, 4.0], lr=0.01)
-    found = dict(
-        zip(
-            ("label", "usual", "loss", "best", "least", "gain"),
-            tuned(Summary([*grid, single])),
-            strict=True,
-        )
-    )
-    assert {key: cells for key, (_, cells) in found.items()} == {
-        "label": ["adamw"],  # "mine" has no usual rate, and muon ran at one alone
-        "usual": ["0.005"],
-        "loss": ["5.000"],
-        "best": ["0.01"],
-        "least": ["4.000"],
-        "gain": ["1.000"],
-    }
+    # "mine" has no usual rate, and muon ran at one alone
+    rows = [("adamw", "0.005", "5.000", "0.01", "4.000", "1.000")]
+    assert tuned(Summary([*grid, single])).rows == rows
 
 
 def test_flops_are_counted_or_six_a_weight_and_token():

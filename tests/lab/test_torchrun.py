@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from deva_lab.results import read_results
 from deva_lab.run import checkpoint
 from deva_lab.run.ranks import Several
 from deva_lab.run.settings import RunSettings
 from deva_lab.run.tasks import make_task
 from deva_lab.run.training import Keeping, Run, train
-from deva_lab.summary import read_results
 from helpers import needs_posix
 from ranks import run
 

@@ -13,11 +13,11 @@ from torch import nn
 
 from deva_lab.cli import main
 from deva_lab.errors import UsageError
+from deva_lab.results import read_results
 from deva_lab.run.entrants import Entrant
 from deva_lab.run.plan import Request, plan
 from deva_lab.run.tasks import make_task, to_device
 from deva_lab.run.user_source import load, of_object
-from deva_lab.summary import read_results
 from helpers import ROOT, needs_posix
 
 FUNCTIONS = """

@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from deva_optim.optimizer import BaseOptimizer
 
-from ..tables import aligned
+from ..render import aligned
 from .machine import wait
 from .subjects import SUBJECTS, Shape, ShapeSet
 

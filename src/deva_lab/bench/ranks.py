@@ -27,7 +27,7 @@ from deva_optim.optimizer import BaseOptimizer
 from deva_optim.options import DEFAULTS
 
 from ..errors import UsageError
-from ..tables import markdown_table
+from ..render import markdown_table
 from .counting import count_flops
 from .subjects import Shape, llama_block
 from .timing import option

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from ..comparison import Comparison
-from ..display import display
+from ..render.display import display
+from ..render.pages import Comparison
 from ..run.plan import as_begun, check_baseline, plan
 from ..run.runner import Stopping, carry_out, ended
 from ..usage.training import OPTIMIZERS

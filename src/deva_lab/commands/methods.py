@@ -11,8 +11,8 @@ from deva_optim import METHODS
 from deva_optim.core.methods import method_of
 
 from ..errors import unknown
+from ..render import aligned
 from ..run.entrants import ENTRANTS, Entrant, options_of
-from ..tables import aligned
 
 WIDTH = 100
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ..display import Display, display
 from ..errors import UsageError, unknown
 from ..race.entries import Entry, chosen, listing, rules_text
 from ..race.page import confirmation, draw_race, publish, text
 from ..race.standings import Race, freeze
 from ..race.track import recipe
 from ..race.tuning import next_runs, pending, robustness
+from ..render.display import Display, display
 from ..reproduce.experiment import check_runs
 from ..run.runner import Launch, Orders, Stopping, carry_out, check_failed, check_jobs
 from ..run.settings import RunSettings

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ..comparison import Comparison
 from ..errors import UsageError
+from ..render.pages import Comparison
+from ..results import read_results
 from ..run.progress import Result
-from ..summary import read_results
 from .options import command_line
 
 SHARED = (

@@ -6,9 +6,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from ..display import display
 from ..errors import UsageError
 from ..files import write_text
+from ..render.display import display
 from ..reproduce.experiment import Computed, Trained, check_runs, dry_run, runs_of
 from ..reproduce.experiments import EXPERIMENTS, experiment, listing
 from ..reproduce.pages import page, write_page

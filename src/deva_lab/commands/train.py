@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ..comparison import Comparison
-from ..display import Display, Silent, display
 from ..errors import LostRank, UsageError
 from ..files import append_line
 from ..loggers import check_loggers, names_of
+from ..render.display import Display, Silent, display
+from ..render.pages import Comparison
 from ..run.entrants import Entrant
 from ..run.plan import as_begun, plan
 from ..run.progress import Result, failure_text, is_failed

@@ -10,20 +10,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..comparison import Comparison
-from ..display import display
 from ..errors import UsageError
 from ..race.entries import Entry, Rules
 from ..race.tuning import FIRST, at_an_end, best_rate, losses, pending
+from ..render import aligned, loss, loss_format, rate
+from ..render.display import display
+from ..render.pages import Comparison
 from ..run.entrants import Entrant
 from ..run.plan import as_begun, plan
 from ..run.progress import Result
 from ..run.runner import Stopping, carry_out, finished
 from ..run.settings import RunSettings
 from ..run.user_source import is_user_task
-from ..tables import aligned
 from ..usage.training import BUDGET, OPTIMIZERS
-from ..wording import loss, loss_format, rate
 from .options import REQUESTED, asked_of, begin, launching
 
 DEFAULTS = {"optimizers": OPTIMIZERS, "budget": BUDGET}

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from ..errors import unknown, warn
 from ..names import LOGGERS
-from ..points import Outcome, Point
+from ..results import Outcome, Point
 from .trackers import TRACKERS, Logger, MLflow, Subject
 
 __all__ = ["LOGGERS", "Log", "check_loggers", "names_of", "prepare_loggers"]

@@ -21,7 +21,7 @@ from typing import Any, Final, TypeAlias
 
 from ..errors import MissingExtra, UsageError, require
 from ..files import read_record, write_record
-from ..points import Outcome, Values
+from ..results import Outcome, Values
 
 PROJECT: Final = "deva"  # of W&B, and experiment of MLflow, unless the environment names another
 

@@ -9,10 +9,9 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from ..errors import unknown
 from ..models.gpt import SIZES
+from ..render import aligned, listed
 from ..run.entrants import Entrant
 from ..run.settings import RunSettings
-from ..tables import aligned
-from ..wording import listed
 
 T = TypeVar("T")
 

@@ -9,15 +9,12 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ..charts import draw_curves
-from ..curves import final_loss, mean_curve
-from ..figures import GREY, draw
 from ..files import write_lines, write_text
-from ..palette import styles
+from ..render import NONE, aligned, listed, markdown_table, milliseconds, rate
+from ..render.figures import GREY, draw, draw_curves, styles
 from ..reproduce.measures import gap, noise
+from ..results.curves import final_loss, mean_curve
 from ..run.progress import Result
-from ..tables import aligned, markdown_table
-from ..wording import NONE, listed, milliseconds, rate
 from .entries import Entry, Place, Rules, rules_text
 from .standings import (
     FROZEN,

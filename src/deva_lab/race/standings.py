@@ -12,7 +12,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from ..curves import mean_curve, reach
 from ..errors import UsageError
 from ..files import read_record, write_record
 from ..reproduce.measures import (
@@ -22,11 +21,12 @@ from ..reproduce.measures import (
     milliseconds,
     over_seeds,
 )
+from ..results import read_results
+from ..results.curves import mean_curve, reach
 from ..run.environment import environment
 from ..run.progress import Result, is_failed
 from ..run.runner import RESULTS
 from ..run.settings import RunSettings
-from ..summary import read_results
 from .entries import ENTRIES, PLACES, RACE, Entries, Entry, Place, Rules
 from .tuning import best_rate, losses
 

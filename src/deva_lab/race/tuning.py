@@ -8,11 +8,10 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Final, NamedTuple
 
-from ..curves import final_loss
+from ..render import markdown_table, rate
+from ..results.curves import final_loss
 from ..run.progress import Result
 from ..run.settings import RunSettings
-from ..tables import markdown_table
-from ..wording import rate
 from .entries import Entry, Rules
 
 FIRST: Final = 3  # rates that are tried at the outset

@@ -20,16 +20,15 @@ from ..data.images import SHAPES
 from ..errors import UsageError, warn
 from ..files import read_record, write_record
 from ..models.gpt import GPT, SIZES
+from ..render import count, markdown_table
+from ..results import read_results
 from ..run.environment import environment
 from ..run.plan import check_numbers
 from ..run.progress import Result, is_failed
 from ..run.runner import RESULTS, finished
 from ..run.settings import RunSettings
 from ..run.tasks import check_task
-from ..summary import read_results
-from ..tables import markdown_table
 from ..vision import build_model
-from ..wording import count
 from . import Scale
 from .measures import Finding, sentence
 from .paper import Setup, Subject, data_of, setup_of

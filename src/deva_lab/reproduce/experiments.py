@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from ..errors import unknown
-from ..tables import aligned
+from ..render import aligned
 from . import images, losses, paper, sweeps, tables, theory, trace
 from .experiment import Computed, Trained
 

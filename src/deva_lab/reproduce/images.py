@@ -8,12 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ..charts import draw_curves
-from ..curves import Curve
-from ..figures import draw
+from ..render import NONE, loss, markdown_table, percent
+from ..render.figures import draw, draw_curves
+from ..results.curves import Curve
 from ..run.progress import Result
-from ..tables import markdown_table
-from ..wording import NONE, loss, percent
 from .experiment import Shown, shown
 from .losses import legend_below, points_panel
 from .measures import (

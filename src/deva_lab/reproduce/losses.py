@@ -7,13 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ..charts import draw_curves, line_style
-from ..figures import GREY, draw
 from ..models.gpt import SIZES
-from ..palette import Style
+from ..render import NONE, count, markdown_table, percent
+from ..render.figures import GREY, Style, draw, draw_curves, line_style
 from ..run.progress import Result
-from ..tables import markdown_table
-from ..wording import NONE, count, percent
 from .experiment import Shown, shown
 from .measures import (
     Finding,

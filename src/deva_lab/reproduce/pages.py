@@ -14,11 +14,10 @@ from typing import Final
 
 from markupsafe import Markup
 
-from .. import markup
 from ..files import write_text
-from ..pages import render
-from ..tables import markdown_table
-from ..wording import listed
+from ..render import listed, markdown_table
+from ..render import pages as markup
+from ..render.pages import render
 from . import Scale
 from .experiment import Computed, Experiment, Record, Shown, Trained
 

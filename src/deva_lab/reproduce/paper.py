@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
-from .. import palette
 from ..data import data_folder
 from ..data.images import IN_DATA_FOLDER as IMAGE_FILES
 from ..data.text_sources import IN_DATA_FOLDER as TEXT_FILES
-from ..palette import COLOURS, SPARE, Style
+from ..render import figures as palette
+from ..render.figures import COLOURS, SPARE, Style
 from ..run.environment import default_device
 from ..run.settings import RunSettings
 from . import Scale

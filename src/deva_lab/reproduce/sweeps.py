@@ -7,11 +7,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ..figures import draw
+from ..render import markdown_table, percent, rate
+from ..render.figures import draw
 from ..run.entrants import Entrant
 from ..run.progress import Result
-from ..tables import markdown_table
-from ..wording import percent, rate
 from .experiment import Shown, shown
 from .losses import about, legend_below, points_panel, scale_of
 from .measures import (

@@ -16,9 +16,9 @@ from deva_optim import METHODS
 from ..bench.counting import count_flops, state_bytes
 from ..bench.subjects import SUBJECTS
 from ..models.gpt import GPT, SIZES
+from ..render import markdown_table
 from ..run.entrants import Entrant
 from ..run.settings import RunSettings
-from ..tables import markdown_table
 from . import paper
 from .experiment import Say, Shown, parameters, shown, units
 from .measures import Finding, judged

@@ -20,12 +20,12 @@ from torch.optim import Optimizer
 import deva_optim as do
 from deva_optim.core.bases import project
 
-from .. import palette, quadratic
-from ..charts import draw_curves
-from ..curves import Curve
-from ..figures import GREY, draw
+from .. import quadratic
 from ..quadratic import Sampled, hessian
-from ..tables import markdown_table
+from ..render import figures as palette
+from ..render import markdown_table
+from ..render.figures import GREY, draw, draw_curves
+from ..results.curves import Curve
 from .experiment import Say, Shown, one_thread
 from .quantities import linf_dual_norm, linf_snr, schatten_dual_norm, spectral_snr
 from .theory import power

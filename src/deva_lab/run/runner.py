@@ -23,12 +23,12 @@ from typing import Any, Final, TypeAlias
 
 import torch
 
-from ..display import Display
 from ..errors import FailedRuns, LostRank, LostWorker, UsageError, warn
 from ..files import append_line, write_text
 from ..launchers.exchange import end_left
 from ..loggers import Log
-from ..summary import read_results
+from ..render.display import Display
+from ..results import read_results
 from .progress import TRACEBACK, Event, Progress, Result, failure_text, is_failed
 from .ranks import ALONE, Ranks
 from .settings import RunSettings

@@ -21,7 +21,7 @@ from deva_optim.telemetry import Telemetry
 
 from ..errors import UsageError
 from ..loggers import Log
-from ..points import newest, outcome, points
+from ..results import newest, outcome, points
 from . import checkpoint
 from .entrants import Entrant
 from .environment import environment

@@ -1,4 +1,4 @@
-"""The report as text: whole, escaped, with nothing to fetch."""
+"""Pages: whole, escaped, with nothing to fetch, and Markdown with nothing smuggled in."""
 
 import json
 import re
@@ -6,8 +6,13 @@ from html.parser import HTMLParser
 
 import pytest
 
-from deva_lab.comparison import Comparison
-from deva_lab.pages import script_json
+from deva_lab.errors import UsageError
+from deva_lab.render.pages import Comparison, demoted, html
+from deva_lab.results import summary
+from deva_lab.run.entrants import Entrant
+from deva_lab.run.plan import Request, plan
+from deva_lab.run.tasks import make_task
+from deva_lab.run.training import train
 from lab.made_results import comparison, crowd, failed, falling, recorded, result
 
 EVIL = '</script><img src=x onerror="alert(1)">&<b>'
@@ -74,20 +79,16 @@ class Outline(HTMLParser):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_is_whole(case):
-    page = Outline(render(CASES[case], command="deva compare"))
+def test_is_whole_and_fetches_nothing(case):
+    text = render(CASES[case], command="deva compare")
+    page = Outline(text)
     assert (page.wrong, page.open) == ([], [])
     assert {"h1", "table", "svg", "figure"} <= set(page.tags)
     ended = {run["label"] for run in CASES[case] if run["status"] != "failed"}
     assert len(json.loads(page.data)["series"]) == len(ended)
     assert "NaN" not in page.text
     assert "inf" not in re.sub("info", "", page.text)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_fetches_nothing(case):
-    text = render(CASES[case], command="deva compare")
-    assert Outline(text).fetched == []
+    assert page.fetched == []
     assert not re.search(r"@import|url\((?!#)|<link|fetch\(|XMLHttpRequest|import\(", text)
     addresses = set(re.findall(r"https?://[^\s\"'`)<]+", text))
     assert addresses <= {"http://www.w3.org/2000/svg"}  # a name, not an address
@@ -114,16 +115,6 @@ def test_text_from_outside_is_escaped():
     assert outline.tags.count("script") == 2
     assert EVIL in outline.text
     assert EVIL in json.loads(outline.data)["unit"]
-
-
-def test_script_json_is_read_back():
-    value = {"text": EVIL, "number": [1.5, None]}
-    assert json.loads(script_json(value)) == value
-    assert not set(script_json(value)) & set("<>&")
-
-
-def test_dollar_signs_are_text():
-    assert "$title ${x}" in render(comparison(), command="echo $title ${x}")
 
 
 def test_a_chart_of_rates_only_with_a_grid():
@@ -199,3 +190,109 @@ def test_numbers_of_still_charts_are_whole():
 
 def test_stays_small():
     assert len(render(crowd(20), command="").encode()) < 200_000
+
+
+# The comparison as Python and notebooks have it ------------------------------------------------
+
+
+def test_table_figure_and_page(tmp_path):
+    found = Comparison(comparison(), title="Mine")
+    assert found.table() == str(found)
+    assert found.table().splitlines()[3].startswith("deva ")
+    assert [axes.get_xlabel().split(" (")[0] for axes in found.plot().axes] == [
+        "tokens",
+        "learning rate",
+    ]
+    page = found.report(tmp_path / "page.html")
+    assert page.read_text("utf-8") == found.page()
+    assert "<title>Mine</title>" in found.page()
+    assert "deva compare --task gpt" in found.page()  # the command of the last run
+
+
+def test_a_notebook_shows_table_and_figure():
+    shown = Comparison(
+        [result(loss=[8.0, 4.0]), failed("muon", "RuntimeError: <no> memory")]
+    )._repr_html_()
+    assert "<table>" in shown
+    assert "<svg" in shown
+    assert "RuntimeError: &lt;no&gt; memory" in shown
+
+
+def test_all_runs_may_have_failed(tmp_path):
+    found = Comparison([failed("muon", "RuntimeError: <no> memory")])
+    found.publish(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"curves.png", "curves.svg", "report.html"}
+    assert "Every run failed." in found.page()
+    assert "Every run failed." in found._repr_html_()
+    assert found.plot().axes
+
+
+def test_results_are_looked_at_once(tmp_path, monkeypatch):
+    means, mean = [], summary.mean_curve
+    monkeypatch.setattr(summary, "mean_curve", lambda runs: means.append(runs) or mean(runs))
+    found = Comparison(comparison())
+    found.publish(tmp_path)
+    found.table()
+    assert len(means) == len(found.rows)
+
+
+def test_telemetry_of_a_real_comparison_is_on_the_page(tmp_path):
+    entrants = tuple(map(Entrant.parse, ("deva-sinf", "muon", "torch-adamw")))
+    runs = plan(Request(entrants, task="mlp", size="tiny", steps=4, telemetry=2))
+    assert [run.telemetry for run in runs] == [(2, 4), (2, 4), ()]  # PyTorch's has none
+    results = [train(run, make_task(run, report=print)) for run in runs]
+    found = Comparison(results)
+    assert list(found.telemetry) == ["update", "gamma", "drift", "msign"]
+    assert set(found.telemetry["update"]) == {"deva-sinf", "muon"}
+    assert found.telemetry["update"]["muon"].x == [2, 4]
+    assert "Norm of Γ" in found.page()
+    with pytest.raises(UsageError, match="--telemetry is a number of steps, at least 1, got 0"):
+        plan(Request(entrants, task="mlp", size="tiny", steps=4, telemetry=0))
+
+
+# Markdown ----------------------------------------------------------------------------------------
+
+
+def drawn(shows: str, where: str) -> str:
+    return f"<{where}: {shows}>"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("## fig-trace", '<h2 id="fig-trace">fig-trace</h2>'),
+        ("### squared: the loss", "<h3>squared: the loss</h3>"),
+        ("two\nlines", "<p>two lines</p>"),
+        ("**a** and *b c*, 2 * 3 * 4", "<p><strong>a</strong> and <em>b c</em>, 2 * 3 * 4</p>"),
+        ("`a**b**` < 1", "<p><code>a**b**</code> &lt; 1</p>"),
+        ("[a](#b) [c](javascript:d)", '<p><a href="#b">a</a> [c](javascript:d)</p>'),
+        ("- one\n  more\n- two", "<ul><li>one more</li><li>two</li></ul>"),
+        ("```\na\n\n<b>\n```", "<pre><code>a\n\n&lt;b&gt;\n</code></pre>"),
+        ("![a figure](a/b.png)", "<a/b.png: a figure>"),
+        ("# a\ntext", '<h1 id="a">a</h1><p>text</p>'),
+        ("<script>x</script>", "<p>&lt;script&gt;x&lt;/script&gt;</p>"),
+        ("", ""),
+    ],
+)
+def test_blocks(text: str, expected: str) -> None:
+    assert html(text, drawn).rstrip("\n").replace(">\n<", "><") == expected
+
+
+def test_a_table_has_its_numbers_to_the_right() -> None:
+    rows = "| ‖a\\|‖ | 3.2 ± 0.1 |\n| `x\\|y` | diverged |\n| – | **49.5** |"
+    found = html(f"| what | loss |\n|---|---|\n{rows}", drawn)
+    assert found.count("<th") == 2 + 1  # and <thead>
+    assert found.count('class="number"') == 1 + 3
+    assert "<td>‖a|‖</td>" in found
+    assert "<td><code>x|y</code></td>" in found
+    assert '<td class="number"><strong>49.5</strong></td>' in found
+    assert 'role="region"' in found
+
+
+def test_a_table_of_nothing_is_a_head() -> None:
+    assert "<thead>" in html("| a | b |\n|---|---|", drawn)
+
+
+def test_headings_go_down_and_nothing_else_does() -> None:
+    text = "# a\n\n#b\n\n## c\nd"
+    assert demoted(text, by=2) == "### a\n\n#b\n\n#### c\nd"

@@ -7,10 +7,9 @@ from itertools import pairwise
 
 import pytest
 
-from deva_lab.charts import spread_out, write_figure
-from deva_lab.comparison import Comparison
 from deva_lab.errors import MissingExtra
-from deva_lab.palette import COLOURS, SPARE, name, styles
+from deva_lab.render.figures import COLOURS, SPARE, figure_of, name, save, spread_out, styles
+from deva_lab.render.pages import Comparison
 from lab.made_results import comparison, crowd, falling, result
 
 CASES = {
@@ -24,6 +23,11 @@ CASES = {
     "constant": [result(loss=[3.0, 3.0, 3.0])],
     "grid all diverged": [result(loss=[8.0, None], lr=lr, status="diverged") for lr in (0.1, 0.2)],
 }
+
+
+def write_figure(summary, folder):
+    """The figure of a comparison in two files."""
+    return save(figure_of(summary), folder, "curves")
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -6,31 +6,46 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from .errors import MissingExtra
-from .run.progress import Event
-from .run.settings import RunSettings
+from ..errors import MissingExtra
+from ..run.progress import Event
+from ..run.settings import RunSettings
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
 
 class Display:
-    """Where runs are told of. This one shows nothing, for ranks of which another one speaks."""
+    """Where runs are told of: a line an evaluation.
+
+    Args:
+        out: What the lines are written to; None, for ranks of which another one speaks, shows none.
+    """
+
+    def __init__(self, out: TextIO | None = None) -> None:
+        self.out = out
+        self.runs: dict[str, RunSettings] = {}
 
     def say(self, text: str) -> None:
         """Show a line."""
+        if self.out is not None:
+            print(text, file=self.out, flush=True)
 
     def begin(self, runs: Sequence[RunSettings], done: int) -> None:
         """Get ready for these runs, besides those that are done already."""
+        self.runs = {run.id: run for run in runs}
+        if done:
+            self.say(f"{done} runs are done already, {len(runs)} to go")
 
     def event(self, event: Event) -> None:
         """Show how far a run has come."""
+        if event.evaluated or event.status == "stopped":
+            self.say(line(self.runs[event.id], event))
 
     def end(self) -> None:
         """Leave things tidy."""
 
 
-Silent = Display
+Silent = Lines = Display
 
 
 def display() -> Display:
@@ -38,39 +53,20 @@ def display() -> Display:
     return Live() if sys.stdout.isatty() else Lines(sys.stdout)
 
 
-class Lines(Display):
-    """A line an evaluation."""
-
-    def __init__(self, out: TextIO) -> None:
-        self.out = out
-        self.runs: dict[str, RunSettings] = {}
-
-    def say(self, text: str) -> None:
-        """Print it."""
-        print(text, file=self.out, flush=True)
-
-    def begin(self, runs: Sequence[RunSettings], done: int) -> None:
-        """Remember the runs."""
-        self.runs = {run.id: run for run in runs}
-        if done:
-            self.say(f"{done} runs are done already, {len(runs)} to go")
-
-    def event(self, event: Event) -> None:
-        """Print the evaluations."""
-        if event.evaluated or event.status == "stopped":
-            self.say(line(self.runs[event.id], event))
-
-
 def line(run: RunSettings, event: Event) -> str:
     """An event as a line of text."""
     steps = f"step {event.step:>{len(str(run.steps))}}/{run.steps}"
     told = "" if event.status == "running" else f"  {event.status}"
-    return f"{name(run):<50} {steps}  loss {loss_text(event.loss)}  {duration(event.seconds)}{told}"
+    return f"{name(run):<50} {steps}  {_so_far(event)}{told}"
 
 
 def name(run: RunSettings) -> str:
     """What tells a run from others."""
     return f"{run.optimizer}  lr {run.lr:g}  seed {run.seed}"
+
+
+def _so_far(event: Event) -> str:
+    return f"loss {loss_text(event.loss)}  {duration(event.seconds)}"
 
 
 def loss_text(loss: float | None) -> str:
@@ -95,11 +91,11 @@ class Live(Display):
     """A bar for each run that goes on and one for all; a run that has ended is a line above."""
 
     def __init__(self) -> None:
+        super().__init__()
         try:
             from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
         except ModuleNotFoundError as error:
             raise MissingExtra("rich", extra="lab") from error
-        self.runs: dict[str, RunSettings] = {}
         self.tasks: dict[str, TaskID] = {}
         self.gone: dict[str, int] = {}  # steps of each run that need not be waited for
         self.ended = 0
@@ -118,9 +114,8 @@ class Live(Display):
 
     def begin(self, runs: Sequence[RunSettings], done: int) -> None:
         """Start to draw."""
-        self.runs, self.ended = {run.id: run for run in runs}, 0
-        if done:
-            self.say(f"{done} runs are done already, {len(runs)} to go")
+        super().begin(runs, done)
+        self.ended = 0
         self.all = self.progress.add_task("all", total=sum(run.steps for run in runs), told="")
         self.progress.start()
 
@@ -129,8 +124,7 @@ class Live(Display):
         run, progress = self.runs[event.id], self.progress
         if event.id not in self.tasks:
             self.tasks[event.id] = progress.add_task(name(run), total=run.steps, told="")
-        told = f"loss {loss_text(event.loss)}  {duration(event.seconds)}"
-        progress.update(self.tasks[event.id], completed=event.step, told=told)
+        progress.update(self.tasks[event.id], completed=event.step, told=_so_far(event))
         self.gone[event.id] = event.step
         if event.status != "running":
             progress.remove_task(self.tasks.pop(event.id))
