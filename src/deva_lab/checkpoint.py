@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from .atomic import remove, sweep
-from .digests import is_whole, sealing
 from .errors import UsageError
+from .files import is_whole, remove, sealing, sweep
 
 if TYPE_CHECKING:
     from .training import Run

@@ -27,7 +27,7 @@ import torch
 
 from deva_lab import checkpoint
 from deva_lab.cli import main
-from deva_lab.digests import is_whole
+from deva_lab.files import is_whole
 from deva_lab.summary import read_results
 
 LENGTH = ["--save-every", "0", "--evaluate-every", "4"]

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from deva_lab.data.documents import DOCUMENT_CHARACTERS, Texts, cut_documents
+from deva_lab.data.text_sources import DOCUMENT_CHARACTERS, Texts, check_texts, cut_documents
 from deva_lab.errors import UsageError
 
 DOCUMENTS = [
@@ -67,7 +67,7 @@ def test_every_format_gives_back_the_documents(kind: str, compression: str, tmp_
     path = tmp_path / f"texts{kind}{compression}"
     path.write_bytes(COMPRESSIONS[compression](FORMATS[kind](DOCUMENTS)))
     texts = Texts((path,))
-    texts.check()
+    check_texts(str(path))
     assert list(texts) == DOCUMENTS
     assert list(texts) == DOCUMENTS, "to be read as often as needed"
 
@@ -132,9 +132,9 @@ def test_the_fingerprint_is_of_the_content_alone(tmp_path: Path) -> None:
     here.write_text("same")
     there.write_text("same")
     other.write_text("samf")
-    prints = [Texts((path,)).fingerprint() for path in (here, there, other)]
+    prints = [Texts((path,)).fingerprint(tmp_path) for path in (here, there, other)]
     assert prints[0] == prints[1] != prints[2]
-    assert Texts((here, other)).fingerprint() != Texts((other, here)).fingerprint()
+    assert Texts((here, other)).fingerprint(tmp_path) != Texts((other, here)).fingerprint(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -163,9 +163,7 @@ def test_a_table_without_text_names_its_columns(tmp_path: Path) -> None:
         list(Texts((path,)))
 
 
-def test_checking_names_what_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="there is no file .*absent.txt"):
-        Texts((tmp_path / "absent.txt",)).check()
+def test_an_unknown_format_names_the_known(tmp_path: Path) -> None:
     (tmp_path / "a.docx").touch()
     with pytest.raises(UsageError, match=r"a.docx is of no known format: .* \.jsonl"):
-        Texts((tmp_path / "a.docx",)).check()
+        check_texts(str(tmp_path / "a.docx"))

@@ -10,10 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deva_lab.data.corpus import Corpus, check_corpus, load_corpus, prepare
-from deva_lab.data.shards import Concatenated, map_shard
+from deva_lab.data.corpus import check_corpus, load_corpus, prepare
+from deva_lab.data.shards import Concatenated, Corpus, Windows, map_shard
 from deva_lab.data.tokenizers import gpt2_folder
-from deva_lab.data.windows import Windows
 from deva_lab.errors import UsageError
 
 

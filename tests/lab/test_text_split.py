@@ -6,17 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deva_lab.data.corpus import Split, find_split
+from deva_lab.data.corpus import USUAL_SPLIT, find_split
 from deva_lab.errors import UsageError
+from deva_lab.files import number_of
 
 
 def test_about_a_twentieth_is_held_out() -> None:
-    held_out = sum(Split().is_validation(f"document {number}") for number in range(20_000))
+    held_out = sum(number_of(f"document {number}") < USUAL_SPLIT for number in range(20_000))
     assert 850 < held_out < 1150  # 1,000 ± five standard deviations
 
 
 def test_the_split_does_not_change_from_version_to_version() -> None:
-    held_out = [number for number in range(100) if Split().is_validation(f"document {number}")]
+    held_out = [n for n in range(100) if number_of(f"document {n}") < USUAL_SPLIT]
     assert held_out == [40, 70]
 
 
@@ -27,7 +28,7 @@ def test_the_split_does_not_change_from_version_to_version() -> None:
 )
 def test_both_sides_have_a_document_whatever_the_order(documents: list[str]) -> None:
     split = find_split(documents)
-    sides = {split.is_validation(text) for text in documents}
+    sides = {number_of(text) < split for text in documents}
     assert sides == {True, False}
     assert find_split(reversed(documents)) == split
 

@@ -8,8 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deva_lab.data.shards import Concatenated
-from deva_lab.data.windows import Windows, held_out
+from deva_lab.data.shards import Concatenated, Windows, held_out
 from deva_lab.errors import UsageError
 
 sizes = st.tuples(st.integers(1, 9), st.integers(1, 6), st.integers(0, 200), st.integers(0, 9))

@@ -29,7 +29,7 @@ def shards(tmp_path):
     rng = np.random.default_rng(0)
     for name, size in (("val_000000", 300), ("train_000001", 2000), ("train_000002", 2000)):
         walk = np.cumsum(rng.integers(0, 3, size)) % 64  # the next token is one of three
-        write_shard(tmp_path / f"made_{name}.bin", walk)
+        write_shard(tmp_path / f"made_{name}.bin", [walk])
     return tmp_path
 
 

@@ -45,10 +45,6 @@ class ByteTokenizer:
         """The bytes of each text."""
         return [np.frombuffer(text.encode(), dtype=np.uint8) for text in texts]
 
-    def decode(self, ids: Iterable[int]) -> str:
-        """The text of bytes."""
-        return bytes(i for i in ids if i != self.end).decode("utf-8", "replace")
-
     def count_bytes(self, ids: Ids) -> int:
         """The number of ids that are not an end."""
         return int(np.count_nonzero(ids != self.end))
@@ -58,12 +54,13 @@ class BytePairTokenizer:
     """A byte-level BPE, whose words are those of GPT-2.
 
     Attributes:
+        inner: the tokenizer of the library.
         vocabulary: the number of ids.
         end: the last id, which stands before each document, and in none.
     """
 
     def __init__(self, inner: tokenizers.Tokenizer, vocabulary: int) -> None:
-        self._inner, self.vocabulary, self.end = inner, vocabulary, vocabulary - 1
+        self.inner, self.vocabulary, self.end = inner, vocabulary, vocabulary - 1
         self._lengths = np.zeros(vocabulary, dtype=np.int64)
         for token, index in inner.get_vocab().items():
             self._lengths[index] = len(token)  # a character stands for a byte
@@ -71,12 +68,8 @@ class BytePairTokenizer:
 
     def encode(self, texts: Sequence[str]) -> list[Ids]:
         """The ids of each text; what looks like a special token is text."""
-        encoded = self._inner.encode_batch_fast(list(texts))
+        encoded = self.inner.encode_batch_fast(list(texts))
         return [np.array(text.ids, dtype=np.uint32) for text in encoded]
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids, without the ends."""
-        return str(self._inner.decode([int(i) for i in ids if i != self.end]))
 
     def count_bytes(self, ids: Ids) -> int:
         """The length of the text of ids in UTF-8."""

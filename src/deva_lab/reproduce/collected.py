@@ -15,8 +15,7 @@ from typing import Final
 from markupsafe import Markup
 
 from .. import markup
-from ..atomic import replacing
-from ..files import write_text
+from ..files import replacing, write_text
 from ..pages import render
 from ..wording import listed
 from . import Scale
