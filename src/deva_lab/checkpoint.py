@@ -27,8 +27,8 @@ def save(folder: Path, run: Run) -> None:
     """Write the checkpoint of the step that a run is at, then remove those that are too old."""
     path = folder / f"checkpoint-{run.progress.step}"
     if run.ranks.mode is None:
-        with sealing(path.with_suffix(".pt")) as file:
-            torch.save(run.state(), file)
+        with sealing(path.with_suffix(".pt")) as partial:
+            torch.save(run.state(), partial)
     else:
         from . import rank_checkpoint
 

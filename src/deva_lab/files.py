@@ -7,7 +7,6 @@ JSON has its digest as a field, and a file of bytes ends with it.
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
 import shutil
@@ -16,14 +15,12 @@ import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from .errors import warn
 
 if TYPE_CHECKING:
     from hashlib import blake2b
-
-    from typing_extensions import Buffer
 
 SIZE: Final = 16  # bytes of a digest
 BLOCK: Final = 1 << 20
@@ -258,26 +255,13 @@ def _parsed(data: bytes, begins: Container[str]) -> dict[str, Any] | None:
 
 
 @contextmanager
-def sealing(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write to, front to back, that becomes `path` with its digest at its end."""
-    with replacing(path) as partial, partial.open("wb") as file:
-        sealing = _Sealing(file)
-        yield cast("IO[bytes]", sealing)
-        file.write(sealing.digest.digest())
-
-
-class _Sealing(io.RawIOBase):
-    """Passes on what is written, and hashes it on the way."""
-
-    def __init__(self, file: io.BufferedWriter) -> None:
-        self._file, self.digest = file, hasher()
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Buffer, /) -> int:
-        self.digest.update(data)
-        return self._file.write(data)
+def sealing(path: Path) -> Iterator[Path]:
+    """The path for a temporary file, which gets its digest at its end and becomes `path`."""
+    with replacing(path) as partial:
+        yield partial
+        digest = file_digest(partial)
+        with partial.open("ab") as file:
+            file.write(bytes.fromhex(digest))
 
 
 def is_whole(path: Path) -> bool:

@@ -18,7 +18,6 @@ from deva_lab.data.tokenizers import (
     ByteTokenizer,
     Tokenizer,
     byte_pairs,
-    check_vocabulary,
     cut_words,
     gpt2,
     gpt2_folder,
@@ -150,10 +149,10 @@ def test_gpt2_files_that_are_not_there_are_named(
 ) -> None:
     monkeypatch.setenv("DEVA_GPT2_BPE", str(tmp_path))
     with pytest.raises(UsageError, match="there is no encoder.json"):
-        check_vocabulary("gpt2")
+        parse_vocabulary("gpt2")
     (tmp_path / "encoder.json").write_text(json.dumps({"a": 0}))
     with pytest.raises(UsageError, match="there is no vocab.bpe"):
-        check_vocabulary("gpt2")
+        parse_vocabulary("gpt2")
     (tmp_path / "vocab.bpe").write_text("#version: 0.2\n")
     with pytest.raises(UsageError, match="is not GPT-2's: that has 50,257 tokens"):
         gpt2()

@@ -6,7 +6,7 @@ import torch
 
 from deva_lab.data.shards import write_shard
 from deva_lab.errors import UsageError
-from deva_lab.models.track_gpt import TrackGPT, TrackSize
+from deva_lab.models.gpt import TrackGPT, TrackSize
 from deva_lab.race import track
 from deva_lab.race.track import DECAY, RATE, Track, batches, build, run
 from deva_optim import DeVA

@@ -34,7 +34,6 @@ from .tokenizers import (
     Ids,
     Tokenizer,
     byte_pairs,
-    check_vocabulary,
     cut_words,
     gpt2,
     parse_vocabulary,
@@ -93,7 +92,7 @@ def check_corpus(name: str, vocabulary: int | str) -> None:
         for path in (*shards.train, *shards.validation):
             map_shard(path)
         return
-    check_vocabulary(vocabulary)
+    parse_vocabulary(vocabulary)
     check_texts(name)
 
 

@@ -314,8 +314,8 @@ def _archive_images(path: Path, name: str, cache: Path | None, report: Report) -
         report(f"decoding the images of {path}{again}")
         images = _unpacked(path, name)
         arrays: dict[str, Any] = {key: np.asarray(getattr(images, key)) for key in KEPT}
-        with sealing(kept) as file:
-            np.savez(file, **arrays)
+        with sealing(kept) as partial:
+            np.savez(partial, **arrays)
     with np.load(kept) as arrays:
         *parts, classes = (torch.from_numpy(arrays[key]) for key in KEPT)
     side = parts[0].shape[-1]

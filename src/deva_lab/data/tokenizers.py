@@ -80,31 +80,29 @@ Tokenizer = ByteTokenizer | BytePairTokenizer
 
 
 def parse_vocabulary(vocabulary: int | str) -> int | str:
-    """The vocabulary as a size or as "gpt2", or a UsageError.
+    """The vocabulary as a size or as "gpt2".
 
     >>> parse_vocabulary("4096"), parse_vocabulary(256), parse_vocabulary("gpt2")
     (4096, 256, 'gpt2')
+
+    Raises:
+        UsageError: If there is none such, or it cannot be had here; nothing is downloaded.
     """
-    if isinstance(vocabulary, str) and not vocabulary.lstrip("-").isdecimal():
-        if vocabulary != GPT2:
-            raise UsageError(
-                f"unknown vocabulary {vocabulary!r}: it is {GPT2!r} or a number, from {BYTES}"
-            )
+    if vocabulary == GPT2:
+        require("tokenizers")
+        gpt2_folder()
         return GPT2
+    if isinstance(vocabulary, str) and not vocabulary.isdecimal():
+        raise UsageError(
+            f"unknown vocabulary {vocabulary!r}: it is {GPT2!r} or a number, from {BYTES}"
+        )
     if int(vocabulary) < BYTES:
         raise UsageError(
             f"vocabulary must be at least {BYTES}, which is plain bytes, got {vocabulary}"
         )
-    return int(vocabulary)
-
-
-def check_vocabulary(vocabulary: int | str) -> None:
-    """Raise UsageError where such a tokenizer cannot be had; nothing is downloaded."""
-    parsed = parse_vocabulary(vocabulary)
-    if parsed != BYTES:
+    if int(vocabulary) > BYTES:
         require("tokenizers")
-    if parsed == GPT2:
-        gpt2_folder()
+    return int(vocabulary)
 
 
 def cut_words(text: str, *, size: int = PIECE_CHARACTERS) -> Iterator[str]:
@@ -134,7 +132,6 @@ def train_byte_pairs(texts: Iterable[str], *, vocabulary: int) -> str:
 
     It depends on the texts alone. Where they are short it has fewer tokens.
     """
-    require("tokenizers")
     from tokenizers import models, pre_tokenizers, trainers
 
     trainer = trainers.BpeTrainer(
@@ -151,7 +148,6 @@ def train_byte_pairs(texts: Iterable[str], *, vocabulary: int) -> str:
 
 def byte_pairs(serialised: str) -> BytePairTokenizer:
     """The tokenizer that `train_byte_pairs` has returned; its end is behind the last token."""
-    require("tokenizers")
     import tokenizers
 
     inner = tokenizers.Tokenizer.from_str(serialised)

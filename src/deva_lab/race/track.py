@@ -27,7 +27,7 @@ from ..data.shards import check_digests, find_shards, map_shard
 from ..entrants import ENTRANTS, Entrant, options_of
 from ..errors import UsageError
 from ..files import append_line
-from ..models.track_gpt import TrackGPT, TrackSize
+from ..models.gpt import TrackGPT, TrackSize
 
 # The baseline's Muon steps by 0.025 max(1, n/m)^½; ours by 0.2 √max(n, m) η: the same on a square
 # of the width for this η, and the same decay for this λ.
