@@ -14,15 +14,14 @@ import tempfile
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from .errors import warn
 
-if TYPE_CHECKING:
-    from hashlib import blake2b
-
 SIZE: Final = 16  # bytes of a digest
+hasher = partial(hashlib.blake2b, digest_size=SIZE)  # what all digests are made with
 BLOCK: Final = 1 << 20
 FIELD: Final = "digest"  # of a record
 SETTLED_SECONDS: Final = 2.0  # after which a change of a file shows in its times
@@ -105,11 +104,6 @@ def sweep(folder: Path, *, older_than: float = STALE_SECONDS) -> None:
 # Digests of files ---------------------------------------------------------------------------------
 
 
-def hasher() -> blake2b:
-    """What all digests are made with."""
-    return hashlib.blake2b(digest_size=SIZE)
-
-
 def number_of(text: str) -> int:
     """A number below 2⁶⁴ that is spread evenly and depends on the text alone."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
@@ -135,7 +129,7 @@ def file_digests(paths: Sequence[Path], notes: Path) -> list[str]:
     """
     found = [path.stat() for path in paths]
     stamps = [[s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino] for s in found]
-    places = _hex(repr([str(path.resolve()) for path in paths]).encode())
+    places = hasher(repr([str(path.resolve()) for path in paths]).encode()).hexdigest()
     note = notes / f"digests-{places[:16]}.json"
     known = read_record(note)
     if known is not None and known["stamps"] == stamps:
@@ -145,12 +139,6 @@ def file_digests(paths: Sequence[Path], notes: Path) -> list[str]:
         with suppress(OSError):  # a folder that cannot be written to costs time alone
             write_record(note, {"stamps": stamps, "digests": digests})
     return digests
-
-
-def _hex(data: bytes) -> str:
-    digest = hasher()
-    digest.update(data)
-    return digest.hexdigest()
 
 
 # Records ------------------------------------------------------------------------------------------
@@ -184,7 +172,8 @@ def unsealed(record: Any, *, begins: Container[str] = ()) -> dict[str, Any] | No
 
 def _record_digest(plain: dict[str, Any]) -> str:
     """The digest of what a record says, however it is laid out."""
-    return _hex(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode())
+    words = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+    return hasher(words.encode()).hexdigest()
 
 
 def write_text(path: Path, text: str) -> None:

@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from deva_lab.data import cache_folder
-from deva_lab.data.image_set import Encoded, Form, Lazy, decode, images_of
+from deva_lab.data.image_set import Encoded, Form, Images, Lazy, decode
 from deva_lab.data.images import SHAPES, check_images, list_images, load_images
 from deva_lab.errors import MissingExtra, UsageError
 
@@ -78,7 +78,7 @@ def test_mean_and_deviation_are_those_of_the_training_images() -> None:
     train[:, 2] = 7  # a constant channel
     rest = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
     labels = torch.zeros(300, dtype=torch.long)
-    images = images_of("x", (train, labels), (rest, labels[:2]), classes=1, side=4)
+    images = Images("x", train, labels, rest, labels[:2], classes=1, side=4)
     channels = train.float().transpose(0, 1).flatten(1)
     torch.testing.assert_close(images.mean, channels.mean(1))
     torch.testing.assert_close(images.std[:2], channels.std(1, correction=0)[:2])
@@ -150,7 +150,9 @@ def test_folder_without_sides_is_cut_by_a_hash(tmp_path: Path) -> None:
     assert train | validation == set(paths)
     assert not train & validation
     assert 30 < len(validation) < 90  # 60 expected, of deviation 7
-    assert all(path.startswith(f"{name}/") for path, name in listing.train + listing.validation)
+    assert all(
+        path.startswith(f"class{label}/") for path, label in listing.train + listing.validation
+    )
     more = list_images([*paths, "class0/new.png"])  # a new image moves no other one
     assert validation <= {path for path, _ in more.validation}
 
@@ -159,8 +161,8 @@ def test_listing_of_tiny_imagenet_takes_classes_from_its_annotations() -> None:
     paths = ["train/n2/images/a.JPEG", "train/n1/images/b.JPEG", "val/images/v.JPEG"]
     listing = list_images(paths, "v.JPEG\tn2\t0\t0\t9\t9\n")
     assert listing.classes == ["n1", "n2"]
-    assert listing.validation == [("val/images/v.JPEG", "n2")]
-    assert listing.labels(listing.train).tolist() == [0, 1]
+    assert listing.validation == [("val/images/v.JPEG", 1)]
+    assert [label for _, label in listing.train] == [0, 1]
 
 
 def test_listing_errors() -> None:

@@ -11,7 +11,6 @@ from deva_lab import vision
 from deva_lab.data.image_set import (
     Images,
     centre_views,
-    images_of,
     normalised,
     random_views,
 )
@@ -27,7 +26,7 @@ def numbered(count: int = 23, *, side: int = 6, flip: bool = True) -> Images:
     number = torch.arange(count)
     pixels = (number + 1).to(torch.uint8).view(-1, 1, 1, 1).expand(count, 2, side, side)
     some = (pixels, number)
-    return images_of("numbered", some, some, classes=count, side=side, padding=2, flip=flip)
+    return Images("numbered", *some, *some, classes=count, side=side, padding=2, flip=flip)
 
 
 def build(images: Images) -> nn.Module:

@@ -28,7 +28,6 @@ from .image_set import (
     Images,
     Lazy,
     decode_all,
-    images_of,
     side_of,
     small_images,
 )
@@ -135,14 +134,8 @@ def parquet_images(name: str, root: str, report: Report) -> Images:
     if side_of(stores[0].take(torch.tensor([0]))[0][0]) <= SMALL_SIDE:
         report(f"decoding the images of {root}")
         return small_images(name, *(s.take(torch.arange(len(s))) for s in stores), classes=classes)
-    return images_of(
-        name,
-        *map(_lazy, stores),
-        classes=classes,
-        side=SHOWN_SIDE,
-        padding=0,
-        groups=stores[0].sizes,
-    )
+    rows = (*_lazy(stores[0]), *_lazy(stores[1]))
+    return Images(name, *rows, classes, SHOWN_SIDE, padding=0, groups=stores[0].sizes)
 
 
 def _lazy(store: Store) -> tuple[Lazy, Lazy]:

@@ -6,7 +6,7 @@ import io
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -47,12 +47,14 @@ class Lazy:
 
 
 Rows: TypeAlias = Tensor | Lazy
-Labelled: TypeAlias = tuple[Rows, Rows]  # images with their classes
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Images:
-    """A set of images with labels, cut in two."""
+    """A set of images with labels, cut in two.
+
+    Mean and deviation are those of the training images, or of a sample where these are lazy.
+    """
 
     name: str
     train: Rows  # uint8 (n, c, h, w), of indices (n,)
@@ -60,41 +62,25 @@ class Images:
     validation: Rows
     validation_labels: Rows
     classes: int
-    mean: Tensor  # float32 (c,), of the training images
-    std: Tensor
     side: int  # height and width of what a model sees of an image
-    padding: int  # around an image of which a random part is taken for training
-    flip: bool  # whether an image may be mirrored for training
+    padding: int = 4  # around an image of which a random part is taken for training
+    flip: bool = True  # whether an image may be mirrored for training
     groups: tuple[int, ...] = ()  # the sizes of groups that are read as a whole, if they are
+    mean: Tensor = field(init=False)  # float32 (c,)
+    std: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        count = len(self.train)
+        if self.groups:
+            index = torch.arange(min(SAMPLE, count))  # of the first groups, which is quick
+        else:
+            index = evenly(count, count if isinstance(self.train, Tensor) else SAMPLE)
+        self.mean, self.std = _moments(self.train, index)
 
     @property
     def channels(self) -> int:
         """1 or 3."""
         return len(self.mean)
-
-
-def images_of(
-    name: str,
-    train: Labelled,
-    validation: Labelled,
-    *,
-    classes: int,
-    side: int,
-    padding: int = 4,
-    flip: bool = True,
-    groups: tuple[int, ...] = (),
-) -> Images:
-    """The set of images, with mean and deviation of its training images, or of a sample of them.
-
-    The names of the other arguments are those of `Images`.
-    """
-    pixels, count = train[0], len(train[0])
-    if groups:
-        index = torch.arange(min(SAMPLE, count))  # of the first groups, which is quick
-    else:
-        index = evenly(count, count if isinstance(pixels, Tensor) else SAMPLE)
-    mean, std = _moments(pixels, index)
-    return Images(name, *train, *validation, classes, mean, std, side, padding, flip, groups)
 
 
 def evenly(count: int, most: int) -> Tensor:
@@ -151,8 +137,8 @@ def small_images(
 ) -> Images:
     """Files with labels, decoded into memory, all of them to the form of the training images."""
     form = form_of(train[0])
-    sides = ((decode_all(files, form), labels) for files, labels in (train, validation))
-    return images_of(name, *sides, classes=classes, side=form.side)
+    pixels = [decode_all(files, form) for files, _ in (train, validation)]
+    return Images(name, pixels[0], train[1], pixels[1], validation[1], classes, form.side)
 
 
 def decode_all(files: Sequence[Encoded], form: Form) -> Tensor:

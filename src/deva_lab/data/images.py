@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tarfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -26,7 +26,6 @@ from .image_set import (
     Images,
     Lazy,
     decode_all,
-    images_of,
     side_of,
     small_images,
 )
@@ -146,7 +145,7 @@ def _digits() -> Images:
     for label in range(10):
         held[order[labels[order] == label][::DIGITS_HELD_OUT]] = True
     train, validation = ((pixels[side], labels[side]) for side in (~held, held))
-    return images_of("digits", train, validation, classes=10, side=8, padding=1, flip=False)
+    return Images("digits", *train, *validation, classes=10, side=8, padding=1, flip=False)
 
 
 # CIFAR-10 -----------------------------------------------------------------------------------------
@@ -156,8 +155,8 @@ TEST_FILE: Final = "test_batch.bin"
 TILES: Final = ("train10000", "test2000")  # large pictures whose tiles are the images, row by row
 
 
-def _cifar(name: str, *sides: tuple[Tensor, Tensor]) -> Images:
-    return images_of(name, *sides, classes=CIFAR_CLASSES, side=CIFAR_SIDE)
+def _cifar(name: str, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> Images:
+    return Images(name, *train, *test, classes=CIFAR_CLASSES, side=CIFAR_SIDE)
 
 
 def _cifar_files(folder: Path) -> tuple[list[Path], list[Path]] | None:
@@ -218,7 +217,7 @@ ANNOTATIONS: Final = "val/val_annotations.txt"  # Tiny ImageNet: a line a file, 
 HELD_OUT: Final = 10  # one image in so many is for validation where the folders do not say it
 KEPT: Final = ("train", "train_labels", "validation", "validation_labels", "classes")
 
-Item = tuple[str, str]  # (path, class)
+Item = tuple[str, int]  # the path of an image and the number of its class
 
 
 class Listing(NamedTuple):
@@ -227,11 +226,6 @@ class Listing(NamedTuple):
     classes: list[str]
     train: list[Item]
     validation: list[Item]
-
-    def labels(self, items: Sequence[Item]) -> Tensor:
-        """The numbers of the classes of images, int64 (n,)."""
-        number = {name: i for i, name in enumerate(self.classes)}
-        return torch.tensor([number[name] for _, name in items])
 
 
 def list_images(paths: Iterable[str], annotations: str = "") -> Listing:
@@ -247,36 +241,41 @@ def list_images(paths: Iterable[str], annotations: str = "") -> Listing:
     """
     parts = [PurePosixPath(path).parts for path in sorted(paths)]
 
-    def inside(folder: str) -> list[Item]:
-        return [("/".join(p), p[1]) for p in parts if p[0] == folder and len(p) > 2]
+    def inside(folder: str) -> dict[str, str]:  # path → class
+        return {"/".join(p): p[1] for p in parts if p[0] == folder and len(p) > 2}
 
-    train, validation = inside("train"), list[Item]()
+    train, validation = inside("train"), dict[str, str]()
     if train:
         told = dict(line.split("\t")[:2] for line in annotations.splitlines() if "\t" in line)
-        found = next(filter(None, map(inside, VALIDATION_FOLDERS)), [])
-        validation = [(path, told.get(PurePosixPath(path).name, name)) for path, name in found]
+        found = next(filter(None, map(inside, VALIDATION_FOLDERS)), {})
+        validation = {path: told.get(Path(path).name, name) for path, name in found.items()}
     else:
-        train = [("/".join(p), p[0]) for p in parts if len(p) > 1]
+        train = {"/".join(p): p[0] for p in parts if len(p) > 1}
     if not validation:
-        validation = [item for item in train if number_of(item[0]) % HELD_OUT == 0]
-        train = [item for item in train if number_of(item[0]) % HELD_OUT]
-    for side, items in (("train", train), ("validation", validation)):
-        if not items:
+        held = [path for path in train if number_of(path) % HELD_OUT == 0]
+        validation = {path: train.pop(path) for path in held}
+    for side, found in (("train", train), ("validation", validation)):
+        if not found:
             raise UsageError(
                 f"there is no image for {side}: images are expected in train/CLASS/ and "
                 f"val/CLASS/, or in CLASS/, where about one in {HELD_OUT} is for validation"
             )
-    classes = sorted({name for _, name in train})
-    strange = sorted({name for _, name in validation} - set(classes))
+    number = {name: i for i, name in enumerate(sorted(set(train.values())))}
+    strange = sorted(set(validation.values()) - number.keys())
     if strange:
         raise UsageError(
             f"validation has images of the class {strange[0]}, of which training has none"
         )
-    return Listing(classes, train, validation)
+    items = ([(path, number[name]) for path, name in x.items()] for x in (train, validation))
+    return Listing(list(number), *items)
 
 
 def _is_image(path: str | Path) -> bool:
     return str(path).lower().endswith(SUFFIXES)
+
+
+def _labels(items: Iterable[Item]) -> Tensor:
+    return torch.tensor([label for _, label in items])
 
 
 def _folder_images(folder: Path, report: Report) -> Images:
@@ -285,23 +284,22 @@ def _folder_images(folder: Path, report: Report) -> Images:
     def read(items: Iterable[Item]) -> list[Encoded]:
         return [Encoded(path, (folder / path).read_bytes()) for path, _ in items]
 
-    def lazy(items: list[Item]) -> tuple[Lazy, Tensor]:
-        pixels = Lazy(lambda i: decode_all(read(items[n] for n in i.tolist()), LARGE), len(items))
-        return pixels, listing.labels(items)
+    def lazy(items: list[Item]) -> Lazy:
+        return Lazy(lambda i: decode_all(read(items[n] for n in i.tolist()), LARGE), len(items))
 
     files = (path for path in folder.rglob("*") if _is_image(path))
     annotations = folder / ANNOTATIONS
-    listing = list_images(
+    classes, train, held = list_images(
         (path.relative_to(folder).as_posix() for path in files),
         annotations.read_text("utf-8") if annotations.is_file() else "",
     )
-    classes, *sides = len(listing.classes), listing.train, listing.validation
-    if side_of(read(listing.train[:1])[0]) > SMALL_SIDE:
-        lazies = map(lazy, sides)
-        return images_of(folder.name, *lazies, classes=classes, side=SHOWN_SIDE, padding=0)
+    name, labels = folder.name, (_labels(train), _labels(held))
+    if side_of(read(train[:1])[0]) > SMALL_SIDE:
+        rows = lazy(train), labels[0], lazy(held), labels[1]
+        return Images(name, *rows, len(classes), SHOWN_SIDE, padding=0)
     report(f"decoding the images of {folder}")
-    held = ((read(items), listing.labels(items)) for items in sides)
-    return small_images(folder.name, *held, classes=classes)
+    sides = (read(train), labels[0]), (read(held), labels[1])
+    return small_images(name, *sides, classes=len(classes))
 
 
 def _archive_images(path: Path, name: str, cache: Path | None, report: Report) -> Images:
@@ -317,11 +315,8 @@ def _archive_images(path: Path, name: str, cache: Path | None, report: Report) -
         with sealing(kept) as partial:
             np.savez(partial, **arrays)
     with np.load(kept) as arrays:
-        *parts, classes = (torch.from_numpy(arrays[key]) for key in KEPT)
-    side = parts[0].shape[-1]
-    return images_of(
-        name, (parts[0], parts[1]), (parts[2], parts[3]), classes=int(classes), side=side
-    )
+        train, labels, held, held_labels, classes = (torch.from_numpy(arrays[key]) for key in KEPT)
+    return Images(name, train, labels, held, held_labels, int(classes), train.shape[-1])
 
 
 def _unpacked(path: Path, name: str) -> Images:
@@ -339,7 +334,7 @@ def _unpacked(path: Path, name: str) -> Images:
         files = {file.partition("/")[2]: data for file, data in files.items()}
     listing = list_images(filter(_is_image, files), files.get(ANNOTATIONS, b"").decode())
     train, validation = (
-        ([Encoded(file, files[file]) for file, _ in items], listing.labels(items))
+        ([Encoded(file, files[file]) for file, _ in items], _labels(items))
         for items in (listing.train, listing.validation)
     )
     if side_of(train[0][0]) > SMALL_SIDE:
