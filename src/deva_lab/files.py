@@ -6,6 +6,7 @@ JSON has its digest as a field, and a file of bytes ends with it.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -14,14 +15,13 @@ import tempfile
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from .errors import warn
 
 SIZE: Final = 16  # bytes of a digest
-hasher = partial(hashlib.blake2b, digest_size=SIZE)  # what all digests are made with
+hasher = functools.partial(hashlib.blake2b, digest_size=SIZE)  # what all digests are made with
 BLOCK: Final = 1 << 20
 FIELD: Final = "digest"  # of a record
 SETTLED_SECONDS: Final = 2.0  # after which a change of a file shows in its times
