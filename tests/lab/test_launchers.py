@@ -148,8 +148,9 @@ def ray_head() -> Iterator[str]:
 @needs_proc
 def test_neither_a_kill_nor_ctrl_c_changes_runs_on_ray(tmp_path: Path, whole: list[Result]) -> None:
     folder = tmp_path / "out"
-    with ray_head() as address, started([*RAY, address, "--jobs", "1"], folder) as process:
-        kill_then_stop(process, folder, lambda: processes("ray::deva-"))
+    with ray_head() as address:
+        with started([*RAY, address, "--jobs", "1"], folder) as process:
+            kill_then_stop(process, folder, lambda: processes("ray::deva-"))
     assert gone_on_with(folder) == whole
 
 

@@ -97,11 +97,8 @@ def find_shards(pattern: str) -> ShardFiles | None:
     if path.is_dir():
         found = sorted(path.glob("*.bin"))
     elif path.suffix == ".bin":
-        found = (
-            [path]
-            if path.is_file()
-            else [Path(file) for file in sorted(glob.glob(str(path), recursive=True))]
-        )
+        name = glob.escape(str(path)) if path.is_file() else str(path)
+        found = sorted(map(Path, glob.glob(name, recursive=True)))
         if not found:
             raise UsageError(f"there is no shard at {path}")
     if not found:
