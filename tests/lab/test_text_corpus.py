@@ -211,9 +211,9 @@ load_corpus(sys.argv[1], vocabulary=300, cache=Path(sys.argv[2]), report=report)
 @pytest.mark.slow
 def test_processes_at_once_all_get_the_corpus(path: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-c", LOAD, str(path), str(tmp_path / "c")]
-    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     printed = {process.communicate(timeout=120)[0] for process in running}
-    assert [process.returncode for process in running] == [0] * 4
+    assert [process.returncode for process in running] == [0, 0]
     train = np.asarray(load_corpus(str(path), vocabulary=300, cache=tmp_path / "c").train)
     assert printed == {f"{len(train)} {int(train.sum())}\n"}
     assert not list((tmp_path / "c").glob(".partial*"))
