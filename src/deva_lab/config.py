@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from .digests import FIELD, unsealed
 from .errors import UsageError, unknown
+from .files import FIELD, unsealed
 
 NOT_IN_FILES: Final = ("help", "config", "resume")
 EXCLUSIVE: Final = {"steps": "tokens", "tokens": "steps"}  # the length is given as one of them
@@ -112,7 +112,7 @@ def _read(path: Path, command: str, known: Mapping[str, Action]) -> dict[str, An
         raise UsageError(f"--config {path} is no JSON: {error}") from error
     if not isinstance(record, dict):
         raise UsageError(f"--config {path} must have options by name, as in {{'steps': 100}}")
-    if FIELD in record and unsealed(record, begins=()) is None:
+    if FIELD in record and unsealed(record) is None:
         raise UsageError(
             f"--config {path} is not as it was written: if it was edited by hand, remove its "
             f"field {FIELD!r}"

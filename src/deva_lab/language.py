@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from .data.corpus import Corpus, check_corpus, load_corpus
-from .data.windows import Windows, held_out
+from .data.corpus import check_corpus, load_corpus
+from .data.shards import Corpus, Windows, held_out
 from .models.gpt import GPT, SIZES
 from .run.ranks import ALONE, Ranks
 from .run.settings import RunSettings

@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
-from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
@@ -16,14 +15,14 @@ from torch.nn.functional import cross_entropy
 
 from .data import Report, silent
 from .data.image_parquet import MIXED, neighbours_mixed
-from .data.image_set import centre_views, evenly, normalised, random_views
-from .data.images import Images, Shape, check_images, load_images, side_by_name
+from .data.image_set import Images, centre_views, evenly, normalised, random_views
+from .data.images import SHAPES, Shape, check_images, load_images
 from .errors import UsageError, unknown
-from .models import mlp, resnet, vit
+from .models.images import MLP, MLP_SIZES, RESNET_SIZES, VIT_SIZES, ResNet, ViT
 from .run.ranks import ALONE, Ranks
 
 SIZES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {"resnet": tuple(resnet.SIZES), "vit": tuple(vit.SIZES), "mlp": tuple(mlp.SIZES)}
+    {"resnet": tuple(RESNET_SIZES), "vit": tuple(VIT_SIZES), "mlp": tuple(MLP_SIZES)}
 )
 VALIDATION_IMAGES: Final = 10_000  # in an evaluation, at most
 CHUNK: Final = 256  # of which go through the model at once
@@ -37,28 +36,16 @@ class ImageTask:
         images: The images.
         seed: What the model's first weights, the order of the images and their crops depend on.
         batch: Images in a batch.
-        augment: Whether to train on random crops and mirror images, rather than on the middles.
-        label_smoothing: The part of the target that is spread over all classes, in training.
     """
 
     unit = "images"
 
     def __init__(
-        self,
-        build: Callable[[Images], nn.Module],
-        images: Images,
-        *,
-        seed: int,
-        batch: int,
-        augment: bool = True,
-        label_smoothing: float = 0.0,
+        self, build: Callable[[Images], nn.Module], images: Images, *, seed: int, batch: int
     ) -> None:
         if batch < 1:
             raise UsageError(f"batch must be at least 1, got {batch}")
-        if not 0 <= label_smoothing < 1:
-            raise UsageError(f"label_smoothing must be in [0, 1), got {label_smoothing}")
         self.build, self.images, self.seed, self.units = build, images, seed, batch
-        self.augment, self.label_smoothing = augment, label_smoothing
 
     def model(self) -> nn.Module:
         """The model, initialised from the seed alone."""
@@ -68,53 +55,42 @@ class ImageTask:
 
     def batch(self, step: int) -> tuple[Tensor, ...]:
         """Images (batch, c, side, side) and labels (batch,), a function of seed and step."""
-        count, groups = len(self.images.train), self.images.groups
-        index = order(count, seed=self.seed, batch=self.units, step=step, groups=groups)
-        pixels, labels = self.images.train[index], self.images.train_labels[index]
-        if not self.augment:
-            return self._shown(centre_views(pixels, side=self.images.side)), labels
+        images = self.images
+        index = order(
+            len(images.train), seed=self.seed, batch=self.units, step=step, groups=images.groups
+        )
         views = random_views(
-            pixels,
-            side=self.images.side,
-            padding=self.images.padding,
-            flip=self.images.flip,
+            images.train[index],
+            side=images.side,
+            padding=images.padding,
+            flip=images.flip,
             generator=generator(self.seed, "views", step),
         )
-        return self._shown(views), labels
+        return normalised(views, images.mean, images.std), images.train_labels[index]
 
     def loss(self, model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
         """The mean cross-entropy of a batch, in nats an image."""
-        logits, labels = _logits(model, *batch)
-        return cross_entropy(logits, labels, label_smoothing=self.label_smoothing)
+        return cross_entropy(*_logits(model, *batch))
 
     @torch.no_grad()
     def validate(self, model: nn.Module, ranks: Ranks = ALONE) -> dict[str, float]:
-        """The mean "loss" (without smoothing) and the "accuracy" on the validation images."""
-        index = evenly(len(self.images.validation), VALIDATION_IMAGES)
+        """The mean "loss" and the "accuracy" on the validation images."""
+        images = self.images
+        index = evenly(len(images.validation), VALIDATION_IMAGES)
         loss = correct = 0.0
         with evaluating(model):
             for part, count in map(ranks.rows, torch.split(index, ranks.size * CHUNK)):
-                views = centre_views(self.images.validation[part], side=self.images.side)
-                labels = self.images.validation_labels[part]
-                logits, labels = _logits(model, self._shown(views), labels)
+                views = centre_views(images.validation[part], side=images.side)
+                shown = normalised(views, images.mean, images.std)
+                logits, labels = _logits(model, shown, images.validation_labels[part])
                 loss += float(cross_entropy(logits[:count], labels[:count], reduction="sum"))
                 correct += int((logits.argmax(1) == labels)[:count].sum())
         loss, correct = ranks.total(loss, correct)
         return {"loss": loss / len(index), "accuracy": correct / len(index)}
 
-    def _shown(self, views: Tensor) -> Tensor:
-        return normalised(views, self.images.mean, self.images.std)
-
 
 def image_task(
-    family: str,
-    *,
-    size: str,
-    data: str,
-    seed: int,
-    batch: int,
-    cache: Path | None = None,
-    report: Report = silent,
+    family: str, *, size: str, data: str, seed: int, batch: int, report: Report = silent
 ) -> ImageTask:
     """The task of training a model of a family ("resnet", "vit" or "mlp") and size on images.
 
@@ -122,7 +98,7 @@ def image_task(
         UsageError: For an unknown family, size or data, or if they do not go together.
     """
     check_image_task(family, size, data)
-    images = load_images(data, cache=cache, report=report)
+    images = load_images(data, report=report)
     _check_side(family, size, data, images.side)
     return ImageTask(
         lambda images: build_model(family, size, images), images, seed=seed, batch=batch
@@ -136,19 +112,26 @@ def check_image_task(family: str, size: str, data: str) -> None:
     if size not in SIZES[family]:
         raise unknown(f"size of {family}", size, SIZES[family])
     check_images(data)
-    side = side_by_name(data)
-    if side is not None:
-        _check_side(family, size, data, side)
+    if data in SHAPES:
+        _check_side(family, size, data, SHAPES[data].side)
+
+
+def _check_side(family: str, size: str, data: str, side: int) -> None:
+    if family == "vit" and side % VIT_SIZES[size].patch:
+        raise UsageError(
+            f"vit {size} needs images whose side is a multiple of {VIT_SIZES[size].patch} pixels, "
+            f"but those of {data} have {side}: choose another size or other data"
+        )
 
 
 def build_model(family: str, size: str, images: Images | Shape) -> nn.Module:
     """The model of a family and size for these images, or for images of this shape."""
     side, channels, classes = images.side, images.channels, images.classes
     if family == "resnet":
-        return resnet.ResNet(resnet.SIZES[size], channels=channels, classes=classes)
+        return ResNet(RESNET_SIZES[size], channels=channels, classes=classes)
     if family == "vit":
-        return vit.ViT(vit.SIZES[size], side=side, channels=channels, classes=classes)
-    return mlp.MLP(mlp.SIZES[size], side=side, channels=channels, classes=classes)
+        return ViT(VIT_SIZES[size], side=side, channels=channels, classes=classes)
+    return MLP(MLP_SIZES[size], side=side, channels=channels, classes=classes)
 
 
 def order(count: int, *, seed: int, batch: int, step: int, groups: tuple[int, ...] = ()) -> Tensor:
@@ -202,11 +185,3 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module, mode in modes:
             module.training = mode
-
-
-def _check_side(family: str, size: str, data: str, side: int) -> None:
-    if family == "vit" and side % vit.SIZES[size].patch:
-        raise UsageError(
-            f"vit {size} needs images whose side is a multiple of {vit.SIZES[size].patch} pixels, "
-            f"but those of {data} have {side}: choose another size or other data"
-        )

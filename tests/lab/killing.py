@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from deva_lab.cli import main
-from deva_lab.digests import is_whole
+from deva_lab.files import is_whole
 from deva_lab.results import read_results
 from deva_lab.run import checkpoint
 

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from deva_lab.data.corpus import Corpus
-from deva_lab.data.windows import Windows, held_out
+from deva_lab.data.shards import Corpus, Windows, held_out
 from deva_lab.language import TextTask
 from deva_lab.models.gpt import SIZES
 from deva_lab.run.settings import RunSettings

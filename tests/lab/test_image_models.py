@@ -5,13 +5,17 @@ import torch
 from torch import nn
 from torch.nn.functional import gelu, layer_norm, softmax
 
-from deva_lab.models.mlp import MLP
-from deva_lab.models.mlp import SIZES as MLP_SIZES
-from deva_lab.models.resnet import SIZES as RESNET_SIZES
-from deva_lab.models.resnet import Block as ResNetBlock
-from deva_lab.models.resnet import ResNet, ResNetSize
-from deva_lab.models.vit import SIZES as VIT_SIZES
-from deva_lab.models.vit import ViT, ViTSize
+from deva_lab.models.images import (
+    MLP,
+    MLP_SIZES,
+    RESNET_SIZES,
+    VIT_SIZES,
+    ResNet,
+    ResNetBlock,
+    ResNetSize,
+    ViT,
+    ViTSize,
+)
 from deva_optim import param_groups
 
 

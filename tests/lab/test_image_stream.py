@@ -15,6 +15,7 @@ from deva_lab.errors import UsageError
 from deva_lab.vision import image_task, order
 
 pyarrow = pytest.importorskip("pyarrow")
+dataset = pytest.importorskip("pyarrow.dataset")
 parquet = pytest.importorskip("pyarrow.parquet")
 
 GROUP = 4  # images in a row group
@@ -90,25 +91,28 @@ def test_a_run_that_goes_on_sees_the_same_and_fetches_little(
     seen = torch.cat([labels for _, labels in through])
     assert seen[:42].bincount().tolist() == seen[42:].bincount().tolist() == [6] * 7
     again = image_task("vit", size="vit-s16", data=str(folder), seed=3, batch=4)
-    store = again.images.train.store
-    store.kept.clear()
     images, labels = again.batch(13)
     assert torch.equal(images, through[13][0])
     assert torch.equal(labels, through[13][1])
-    assert len(store.kept) <= 4 < len(store.groups)
+    rows = order(42, seed=3, batch=4, step=13, groups=again.images.groups)
+    group = torch.arange(11).repeat_interleave(torch.tensor(again.images.groups))
+    assert len(group[rows].unique()) <= 4 < len(again.images.groups)
     other = image_task("vit", size="vit-s16", data=str(folder), seed=4, batch=4)
     assert not torch.equal(other.batch(13)[0], images)
 
 
-def test_groups_that_are_done_with_leave_memory(folder: Path) -> None:
-    images = load_images(str(folder))
-    store = images.train.store
-    store.most = 9
+def test_groups_are_read_when_needed_and_leave_memory_when_done_with(folder: Path) -> None:
+    files = sorted(map(str, folder.rglob("train-*.parquet")))
+    groups = image_parquet._groups(dataset.dataset(files, format="parquet"))
+    store = image_parquet.Store(groups, "image", most=9)
     for place in range(0, 42, 3):
         index = torch.arange(place, place + 3)
-        assert images.train_labels[index].tolist() == [i % 7 for i in index.tolist()]
-        assert sum(len(rows.labels) for rows in store.kept.values()) <= 9
-    assert list(store.kept) == [9, 10]
+        assert store.take(index)[1].tolist() == [i % 7 for i in index.tolist()]
+        assert store.read.cache_info().currsize <= 3  # nine rows are two groups and a part
+        assert store.read.cache_info().misses == 1 + int(
+            torch.searchsorted(store.ends, place + 2, right=True)
+        )
+    assert store.read.cache_info().misses == len(groups) == 11
 
 
 def test_validation_takes_groups_of_everywhere(
@@ -125,6 +129,16 @@ def test_classes_are_those_that_are_noted_down(tmp_path: Path) -> None:
     assert load_images(str(tmp_path)).classes == 1000
 
 
+def test_small_images_are_held_in_memory(tmp_path: Path) -> None:
+    write(tmp_path / "train-0.parquet", range(8), side=32)
+    write(tmp_path / "test-0.parquet", range(90, 94), side=32)
+    images = load_images(str(tmp_path))
+    assert isinstance(images.train, torch.Tensor)
+    assert images.train[:, 1, 5, 5].tolist() == list(range(8))
+    assert images.validation_labels.tolist() == [6, 0, 1, 2]
+    assert (images.side, images.padding, images.groups) == (32, 4, ())
+
+
 def test_a_large_set_of_the_hub_is_streamed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "nothing").mkdir()
     monkeypatch.setattr(image_parquet, "ROOTS", (f"{folder}/nothing", str(folder)))
@@ -133,19 +147,18 @@ def test_a_large_set_of_the_hub_is_streamed(folder: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("side", "column", "files", "message"),
+    ("column", "files", "message"),
     [
-        (32, "image", ("train", "test"), "has images of 32 pixels a side.* more than 64"),
-        (80, "image", ("train",), "has no parquet files for both sides"),
-        (80, "picture", ("train", "test"), "must have a column image or img .* got picture, label"),
+        ("image", ("train",), "has no parquet files for both sides"),
+        ("picture", ("train", "test"), "must have a column image or img .* got picture, label"),
     ],
 )
 def test_what_cannot_be_used_is_said(
-    tmp_path: Path, side: int, column: str, files: tuple[str, ...], message: str
+    tmp_path: Path, column: str, files: tuple[str, ...], message: str
 ) -> None:
     for name in files:
         path = tmp_path / f"{name}-0.parquet"
-        write(path, range(5), side=side)
+        write(path, range(5))
         table = parquet.read_table(path)
         parquet.write_table(table.rename_columns([column, "label"]), path)
     with pytest.raises(UsageError, match=message):

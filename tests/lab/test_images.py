@@ -4,7 +4,6 @@ import io
 import os
 import sys
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +13,8 @@ from PIL import Image
 from torch import Tensor
 
 from deva_lab.data import cache_folder
-from deva_lab.data.image_files import list_images
-from deva_lab.data.image_parquet import HubSet, hub_images
-from deva_lab.data.image_set import Encoded, Form, Labelled, LazyImages, decode, images_of
-from deva_lab.data.images import check_images, load_images, side_by_name
+from deva_lab.data.image_set import Encoded, Form, Images, Lazy, decode
+from deva_lab.data.images import SHAPES, check_images, list_images, load_images
 from deva_lab.errors import MissingExtra, UsageError
 
 needs_data = pytest.mark.skipif("DEVA_DATA" not in os.environ, reason="DEVA_DATA is not set")
@@ -81,7 +78,7 @@ def test_mean_and_deviation_are_those_of_the_training_images() -> None:
     train[:, 2] = 7  # a constant channel
     rest = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
     labels = torch.zeros(300, dtype=torch.long)
-    images = images_of("x", Labelled(train, labels), Labelled(rest, labels[:2]), classes=1, side=4)
+    images = Images("x", train, labels, rest, labels[:2], classes=1, side=4)
     channels = train.float().transpose(0, 1).flatten(1)
     torch.testing.assert_close(images.mean, channels.mean(1))
     torch.testing.assert_close(images.std[:2], channels.std(1, correction=0)[:2])
@@ -153,7 +150,9 @@ def test_folder_without_sides_is_cut_by_a_hash(tmp_path: Path) -> None:
     assert train | validation == set(paths)
     assert not train & validation
     assert 30 < len(validation) < 90  # 60 expected, of deviation 7
-    assert all(path.startswith(f"{name}/") for path, name in listing.train + listing.validation)
+    assert all(
+        path.startswith(f"class{label}/") for path, label in listing.train + listing.validation
+    )
     more = list_images([*paths, "class0/new.png"])  # a new image moves no other one
     assert validation <= {path for path, _ in more.validation}
 
@@ -162,8 +161,8 @@ def test_listing_of_tiny_imagenet_takes_classes_from_its_annotations() -> None:
     paths = ["train/n2/images/a.JPEG", "train/n1/images/b.JPEG", "val/images/v.JPEG"]
     listing = list_images(paths, "v.JPEG\tn2\t0\t0\t9\t9\n")
     assert listing.classes == ["n1", "n2"]
-    assert listing.validation == [("val/images/v.JPEG", "n2")]
-    assert listing.labels(listing.train).tolist() == [0, 1]
+    assert listing.validation == [("val/images/v.JPEG", 1)]
+    assert [label for _, label in listing.train] == [0, 1]
 
 
 def test_listing_errors() -> None:
@@ -191,7 +190,7 @@ def test_large_images_are_decoded_when_asked_for(tmp_path: Path) -> None:
         write(tmp_path, f"train/c{i % 2}/{i}.png", np.full((300, 280, 3), 10 * i, np.uint8))
         write(tmp_path, f"val/c{i % 2}/{i}.png", np.full((260, 400, 3), 20 * i, np.uint8))
     images = load_images(str(tmp_path))
-    assert isinstance(images.train, LazyImages)
+    assert isinstance(images.train, Lazy)
     assert (images.side, images.padding, len(images.train)) == (224, 0, 4)
     picked = images.train[torch.tensor([3, 0, 3])]  # in order of class: 0, 2, 1, 3
     assert picked.shape == (3, 3, 256, 256)
@@ -284,40 +283,38 @@ def test_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 # --- The hub -------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def table() -> Callable[[str, list[np.ndarray]], object]:
-    """Makes a `datasets.Dataset` in memory, like those of the hub."""
+def test_a_small_set_of_the_hub_is_fetched_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `datasets` writes it: tables with the names of the classes."""
     datasets = pytest.importorskip("datasets")
-
-    def make(column: str, pictures: list[np.ndarray]) -> object:
-        names = [f"class {i}" for i in range(5)]
-        features = {column: datasets.Image(), "label": datasets.ClassLabel(names=names)}
-        entries = [{"bytes": encoded(picture), "path": None} for picture in pictures]
-        labels = [i % 5 for i in range(len(pictures))]
-        return datasets.Dataset.from_dict(
-            {column: entries, "label": labels}, features=datasets.Features(features)
-        )
-
-    return make
-
-
-def test_hub_set_in_memory(table: Callable[..., object]) -> None:
     pictures = [noise(32, 32, 3) + i for i in range(7)]
-    splits = {"train": table("img", pictures), "test": table("img", pictures[:2])}
-    images = hub_images("cifar10", HubSet("x/y", "img", "test", in_memory=True), splits)
+    features = {"img": datasets.Image(), "label": datasets.ClassLabel(names=[*"abcde"])}
+    for name, some in {"train": pictures, "test": pictures[:2]}.items():
+        entries = [{"bytes": encoded(picture), "path": None} for picture in some]
+        rows = {"img": entries, "label": [i % 5 for i in range(len(some))]}
+        table = datasets.Dataset.from_dict(rows, features=datasets.Features(features))
+        table.to_parquet(tmp_path / f"{name}-00000-of-00001.parquet")
+    asked: list[str] = []
+
+    def download(repository: str, **_: object) -> str:
+        asked.append(repository)
+        return str(tmp_path)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    images = load_images("cifar10")
+    assert asked == ["uoft-cs/cifar10"]
     assert torch.equal(images.train, torch.stack([planes(p) for p in pictures]))
     assert images.train_labels.tolist() == [0, 1, 2, 3, 4, 0, 1]
     assert len(images.validation) == 2
-    assert (images.classes, images.side, images.padding) == (5, 32, 4)
+    assert (images.name, images.classes, images.side, images.padding) == ("cifar10", 5, 32, 4)
 
 
 def test_hub_without_a_network_is_said_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    datasets = pytest.importorskip("datasets")
-
     def fail(*_: object, **__: object) -> None:
         raise ConnectionError("no network")
 
-    monkeypatch.setattr(datasets, "load_dataset", fail)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
     with pytest.raises(UsageError, match="uoft-cs/cifar10 cannot be fetched .*no network"):
         load_images("cifar10")
 
@@ -389,7 +386,7 @@ def test_real_cifar() -> None:
     assert images.validation_labels.bincount().tolist() == [200] * 10
     # the means that the field uses for CIFAR-10 are 125.3, 123.0 and 113.9
     assert (images.mean - torch.tensor([125.3, 123.0, 113.9])).abs().max() < 1.5
-    assert side_by_name("cifar10-small") == images.side
+    assert SHAPES["cifar10-small"].side == images.side
 
 
 @needs_data
@@ -399,4 +396,4 @@ def test_real_tiny_imagenet(tmp_path: Path) -> None:
     assert images.train.shape == (20_000, 3, 32, 32)
     assert images.train_labels.bincount().tolist() == [500] * 40
     assert images.validation_labels.bincount().tolist() == [50] * 40
-    assert side_by_name("tiny-imagenet") == images.side
+    assert SHAPES["tiny-imagenet"].side == images.side

@@ -6,7 +6,7 @@ import torch
 
 from deva_lab.data.shards import write_shard
 from deva_lab.errors import UsageError
-from deva_lab.models.track_gpt import TrackGPT, TrackSize
+from deva_lab.models.gpt import TrackGPT, TrackSize
 from deva_lab.race import track
 from deva_lab.race.track import DECAY, RATE, Track, batches, build, run
 from deva_optim import DeVA
@@ -29,7 +29,7 @@ def shards(tmp_path):
     rng = np.random.default_rng(0)
     for name, size in (("val_000000", 300), ("train_000001", 2000), ("train_000002", 2000)):
         walk = np.cumsum(rng.integers(0, 3, size)) % 64  # the next token is one of three
-        write_shard(tmp_path / f"made_{name}.bin", walk)
+        write_shard(tmp_path / f"made_{name}.bin", [walk])
     return tmp_path
 
 

@@ -10,15 +10,13 @@ from torch.nn.functional import cross_entropy
 from deva_lab import vision
 from deva_lab.data.image_set import (
     Images,
-    Labelled,
     centre_views,
-    images_of,
     normalised,
     random_views,
 )
 from deva_lab.data.images import load_images
 from deva_lab.errors import UsageError
-from deva_lab.models.mlp import MLP, MLPSize
+from deva_lab.models.images import MLP
 from deva_lab.vision import ImageTask, check_image_task, image_task, order
 from deva_optim import DeVA
 
@@ -27,13 +25,12 @@ def numbered(count: int = 23, *, side: int = 6, flip: bool = True) -> Images:
     """Images that consist of their own number, which is also their label."""
     number = torch.arange(count)
     pixels = (number + 1).to(torch.uint8).view(-1, 1, 1, 1).expand(count, 2, side, side)
-    some = Labelled(pixels, number)
-    return images_of("numbered", some, some, classes=count, side=side, padding=2, flip=flip)
+    some = (pixels, number)
+    return Images("numbered", *some, *some, classes=count, side=side, padding=2, flip=flip)
 
 
 def build(images: Images) -> nn.Module:
-    size = MLPSize(width=8)
-    return MLP(size, side=images.side, channels=images.channels, classes=images.classes)
+    return MLP(8, side=images.side, channels=images.channels, classes=images.classes)
 
 
 def pixels_of(task: ImageTask, views: Tensor) -> Tensor:
@@ -95,9 +92,8 @@ def test_model_is_a_function_of_the_seed() -> None:
 # --- Crops and flips -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("augment", [True, False])
-def test_views_never_mix_images(augment: bool) -> None:
-    task = ImageTask(build, numbered(), seed=0, batch=23, augment=augment)
+def test_views_never_mix_images() -> None:
+    task = ImageTask(build, numbered(), seed=0, batch=23)
     images, labels = task.batch(2)
     for view, label in zip(pixels_of(task, images), labels, strict=True):
         assert set(view.flatten().tolist()) - {0} == {int(label) + 1}
@@ -147,17 +143,6 @@ def test_centre_views_and_normalised() -> None:
 
 
 # --- Loss and validation -------------------------------------------------------------------------
-
-
-def test_label_smoothing_is_for_training_alone() -> None:
-    images = numbered()
-    plain = ImageTask(build, images, seed=0, batch=8)
-    smooth = ImageTask(build, images, seed=0, batch=8, label_smoothing=0.3)
-    model, batch = plain.model(), plain.batch(0)
-    expected = cross_entropy(model(batch[0]), batch[1], label_smoothing=0.3)
-    assert torch.equal(smooth.loss(model, batch), expected)
-    assert not torch.equal(plain.loss(model, batch), expected)
-    assert plain.validate(model) == smooth.validate(model)
 
 
 def test_validation_in_chunks_is_that_of_all_images_at_once(
@@ -266,8 +251,6 @@ def test_every_size_is_accepted_for_some_data() -> None:
             check_image_task(family, size, "imagenet-1k" if "16" in size else "digits")
 
 
-def test_arguments_are_checked() -> None:
+def test_a_batch_has_an_image_at_least() -> None:
     with pytest.raises(UsageError, match="batch must be at least 1, got 0"):
         ImageTask(build, numbered(), seed=0, batch=0)
-    with pytest.raises(UsageError, match=r"label_smoothing must be in \[0, 1\), got 1.5"):
-        ImageTask(build, numbered(), seed=0, batch=1, label_smoothing=1.5)

@@ -41,23 +41,17 @@ def in_data_folder(name: str, entry: str) -> Path:
     return folder / entry
 
 
-def cache_path(cache: Path | None = None) -> Path:
-    """The folder for what is prepared, which need not be there.
+def cache_folder(cache: Path | None = None) -> Path:
+    """The folder for what is prepared, made if it is not there.
 
     Args:
         cache: The folder itself; unless given $DEVA_CACHE, $XDG_CACHE_HOME/deva or ~/.cache/deva.
-    """
-    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return (cache or Path(os.environ.get("DEVA_CACHE") or Path(home) / "deva")).expanduser()
-
-
-def cache_folder(cache: Path | None = None) -> Path:
-    """The same, made if it is not there.
 
     Raises:
         UsageError: If it cannot be made.
     """
-    folder = cache_path(cache)
+    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    folder = (cache or Path(os.environ.get("DEVA_CACHE") or Path(home) / "deva")).expanduser()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -1,34 +1,32 @@
-"""A text in tokens, split by document, memory-mapped and cached by what it holds."""
+"""A text in tokens, split by document, and cached as shards by what it holds."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 
-from ..atomic import replacing_folder
-from ..digests import file_digests, hasher, number_of, read_sealed, write_sealed
 from ..errors import UsageError
+from ..files import number_of, read_record, replacing, write_record
 from . import SHARD_TOKENS, Report, cache_folder, silent
-from .documents import Texts
 from .shards import (
+    AT_ONCE,
+    NOTE,
+    SHORT_IDS,
+    Corpus,
     ShardFiles,
-    Tokens,
-    check_digests,
-    describe,
+    bytes_a_token,
     find_shards,
-    map_shards,
-    write_description,
+    map_shard,
+    read_shards,
+    write_note,
     write_shard,
 )
-from .text_sources import NAMES, find_source
+from .text_sources import NAMES, Texts, check_texts, find_texts
 from .tokenizers import (
     BYTES,
     GPT2,
@@ -36,36 +34,16 @@ from .tokenizers import (
     Ids,
     Tokenizer,
     byte_pairs,
-    check_vocabulary,
     cut_words,
     gpt2,
     parse_vocabulary,
     train_byte_pairs,
 )
 
-FORMAT = 1  # raise it when the same text and tokenizer would give other files
+FORMAT = 2  # raise it when the same text and tokenizer would give other files
 ATTEMPTS = 3  # at a cache that other processes may be changing
-CHUNK_CHARACTERS = 1 << 20
-SIDES = ("train", "validation")
-
-
-@dataclass(frozen=True)
-class Corpus:
-    """A text in tokens; every document stands behind an end-of-text token.
-
-    Attributes:
-        name: what the user called it.
-        vocabulary: the number of token ids.
-        train: the tokens to train on, memory-mapped.
-        validation: the tokens of the documents held out.
-        bytes_per_token: of the validation text; nats a token ÷ (it · ln 2) are bits a byte.
-    """
-
-    name: str
-    vocabulary: int
-    train: Tokens
-    validation: Tokens
-    bytes_per_token: float
+PIECES = 128  # of documents that are encoded at once
+USUAL_SPLIT = int(0.05 * 2**64)  # a share of 5 %
 
 
 def load_corpus(
@@ -90,31 +68,32 @@ def load_corpus(
         UsageError: if there is no such text, it cannot be read, or it is too short to be split.
     """
     if (shards := _shards(name)) is not None:
-        check_digests(shards, cache)
-        ids, bytes_per_token = describe(shards)
-        sides = map_shards(shards.train), map_shards(shards.validation)
-        return Corpus(name, ids, *sides, bytes_per_token)
+        return read_shards(name, shards, cache)
     parsed = parse_vocabulary(vocabulary)
-    source = find_source(name)
-    source.check()
+    check_texts(name)
     folder = cache_folder(cache)
-    texts = source.fetch(folder, report)
-    key = _key(texts, parsed, folder)
-    place = folder / f"{_plain(source.name)}-{parsed}-{key}"
-    entry = _entry(place, texts, parsed, report)
-    train, validation = (
-        np.memmap(place / f"{side}.bin", dtype=entry.dtype, mode="r") for side in SIDES
-    )
-    return Corpus(name, entry.vocabulary, train, validation, entry.bytes_per_token)
+    texts = find_texts(name, folder, report)
+    place = folder / f"{_plain(name)}-{parsed}-{_key(texts, parsed, folder)}"
+    for _ in range(ATTEMPTS):
+        corpus = _cached(name, place)
+        if corpus is not None:
+            return corpus
+        split = find_split(texts)
+        tokenizer = load_tokenizer(texts, split, parsed, cache=folder, report=report)
+        report(f"tokenising into {place}{_again(place)}")
+        with replacing(place, is_whole=lambda p: _cached(name, p) is not None) as partial:
+            _tokenise(texts, split, tokenizer, partial)
+    raise UsageError(f"the cache {place} does not hold what is written to it: check the disk")
 
 
 def check_corpus(name: str, vocabulary: int | str) -> None:
     """Raise UsageError at once for an unknown name, a missing file or a missing extra."""
     if (shards := _shards(name)) is not None:
-        map_shards(shards.all)
+        for path in (*shards.train, *shards.validation):
+            map_shard(path)
         return
-    check_vocabulary(vocabulary)
-    find_source(name).check()
+    parse_vocabulary(vocabulary)
+    check_texts(name)
 
 
 def _shards(name: str) -> ShardFiles | None:
@@ -135,28 +114,12 @@ def _plain(name: str) -> str:
     return re.sub(r"[^\w-]+", "-", Path(name).name.split(".")[0]) or "text"
 
 
-# Which documents are for validation ---------------------------------------------------------------
+def find_split(documents: Iterable[str]) -> int:
+    """The number below which `number_of` a document is if that is held out for validation.
 
-_USUAL = int(0.05 * 2**64)  # a share of 5 %
-
-
-@dataclass(frozen=True)
-class Split:
-    """The rule that a document is for validation if its hash is below a threshold.
-
-    The hash is that of the content alone, so that copies of a document are on one side, whatever
-    the order of the documents and whatever else is in the corpus.
-    """
-
-    threshold: int = _USUAL
-
-    def is_validation(self, text: str) -> bool:
-        """Whether a document is held out."""
-        return number_of(text) < self.threshold
-
-
-def find_split(documents: Iterable[str]) -> Split:
-    """The usual split, moved only where one side would be empty: then by one document.
+    It depends on the content of a document alone, so that copies are on one side, whatever the
+    order of the documents and whatever else is in the corpus. It is the usual one unless one side
+    would be empty, and is moved by one document then.
 
     Raises:
         UsageError: if there are fewer than two different documents.
@@ -164,62 +127,16 @@ def find_split(documents: Iterable[str]) -> Split:
     lowest, highest = 2**64, -1
     for number in map(number_of, documents):
         lowest, highest = min(lowest, number), max(highest, number)
-        if lowest < _USUAL <= highest:
-            return Split()
+        if lowest < USUAL_SPLIT <= highest:
+            return USUAL_SPLIT
     if lowest >= highest:
         count = "one document" if highest >= 0 else "no document"
         raise UsageError(f"a corpus needs two different documents to be split, this has {count}")
-    return Split(lowest + 1 if lowest >= _USUAL else highest)
-
-
-# Tokens in the cache: a folder each, checked when it is opened -----------------------------------
-
-
-@dataclass(frozen=True)
-class Entry:
-    """What a folder of the cache says of its token files.
-
-    Attributes:
-        vocabulary: the number of token ids.
-        dtype: of the files, in numpy's words.
-        bytes_per_token: of the validation text.
-        digests: of train.bin and validation.bin.
-    """
-
-    vocabulary: int
-    dtype: str
-    bytes_per_token: float
-    digests: list[str]
-
-
-def read_entry(place: Path) -> Entry | None:
-    """What the folder holds if it is whole, or None."""
-    try:
-        files = [place / f"{side}.bin" for side in SIDES]
-        found = [digest.hex() for digest in file_digests(files, place.parent)]
-    except OSError:
-        return None
-    note = read_sealed(place / "entry.json")
-    entry = None if note is None else Entry(**json.loads(note))
-    return entry if entry and found == entry.digests else None
-
-
-def _entry(place: Path, texts: Texts, vocabulary: int | str, report: Report) -> Entry:
-    """What the cache holds at that place, after tokenising where it holds nothing whole."""
-    for _ in range(ATTEMPTS):
-        entry = read_entry(place)
-        if entry is not None:
-            return entry
-        split = find_split(texts)
-        tokenizer = load_tokenizer(texts, split, vocabulary, cache=place.parent, report=report)
-        report(f"tokenising into {place}{_again(place)}")
-        with replacing_folder(place, is_whole=lambda p: read_entry(p) is not None) as partial:
-            write_entry(partial, texts, split, tokenizer)
-    raise UsageError(f"the cache {place} does not hold what is written to it: check the disk")
+    return lowest + 1 if lowest >= USUAL_SPLIT else highest
 
 
 def load_tokenizer(
-    texts: Texts, split: Split, vocabulary: int | str, *, cache: Path, report: Report = silent
+    texts: Texts, split: int, vocabulary: int | str, *, cache: Path, report: Report = silent
 ) -> Tokenizer:
     """The tokenizer of that vocabulary; a BPE learns from the training documents, once."""
     if vocabulary == GPT2:
@@ -227,13 +144,13 @@ def load_tokenizer(
     if vocabulary == BYTES:
         return ByteTokenizer()
     path = cache / f"bpe-{vocabulary}-{_key(texts, vocabulary, cache)}.json"
-    known = read_sealed(path)
+    known = read_record(path)
     if known is None:
         report(f"training a byte-level BPE of {vocabulary:,} tokens{_again(path)}")
-        training = (text for text in texts if not split.is_validation(text))
-        known = train_byte_pairs(training, vocabulary=int(vocabulary))
-        write_sealed(path, known)
-    return byte_pairs(known)
+        training = (text for text in texts if number_of(text) >= split)
+        known = {"bpe": train_byte_pairs(training, vocabulary=int(vocabulary))}
+        write_record(path, known)
+    return byte_pairs(known["bpe"])
 
 
 def _again(place: Path) -> str:
@@ -241,77 +158,40 @@ def _again(place: Path) -> str:
     return f": {place.name} was there and is damaged" if place.exists() else ""
 
 
-def write_entry(folder: Path, texts: Iterable[str], split: Split, tokenizer: Tokenizer) -> None:
-    """Tokenise the texts into the folder, a chunk at a time."""
-    dtype = "<u2" if tokenizer.vocabulary <= 1 << 16 else "<u4"
-    with ExitStack() as stack:
-        sides = [
-            _Side(stack.enter_context((folder / f"{side}.bin").open("wb")), dtype) for side in SIDES
-        ]
-        train, validation = sides
-        for chunk in _chunks(_pieces(texts, split)):
-            encoded = tokenizer.encode([piece.text for piece in chunk])
-            for piece, ids in zip(chunk, encoded, strict=True):
-                side = validation if piece.is_validation else train
-                if piece.is_first:
-                    side.write(np.array([tokenizer.end], dtype=np.uint32))
-                side.write(ids)
-                side.bytes += len(piece.text.encode())
-    entry = Entry(
-        vocabulary=tokenizer.vocabulary,
-        dtype=dtype,
-        bytes_per_token=validation.bytes / validation.tokens,
-        digests=[side.digest.hexdigest() for side in sides],
-    )
-    write_sealed(folder / "entry.json", json.dumps(asdict(entry)))
+def _cached(name: str, place: Path) -> Corpus | None:
+    """The corpus that a folder of the cache holds, or None if it is not there or not whole."""
+    try:
+        shards = find_shards(str(place)) if (place / NOTE).is_file() else None
+        return None if shards is None else read_shards(name, shards, place.parent)
+    except (UsageError, OSError):
+        return None
 
 
-class _Side:
-    """A file of tokens, with its length, its digest and the bytes of text it stands for."""
-
-    def __init__(self, file: IO[bytes], dtype: str) -> None:
-        self._file, self._dtype = file, dtype
-        self.tokens, self.bytes = 0, 0
-        self.digest = hasher()
-
-    def write(self, ids: Ids) -> None:
-        """Append tokens."""
-        data = ids.astype(self._dtype).tobytes()
-        self._file.write(data)
-        self.digest.update(data)
-        self.tokens += len(ids)
-
-
-@dataclass(frozen=True)
-class _Piece:
-    """A document or a part of one."""
-
-    text: str
-    is_first: bool
-    is_validation: bool
+def _tokenise(texts: Texts, split: int, tokenizer: Tokenizer, folder: Path) -> None:
+    """Write the shards of both sides to a new folder, a few documents at a time."""
+    sides = {
+        "train.bin": (text for text in texts if number_of(text) >= split),
+        "validation.bin": (text for text in texts if number_of(text) < split),
+    }
+    folder.mkdir()
+    files = {
+        name: write_shard(folder / name, _encoded(documents, tokenizer), tokenizer.vocabulary)
+        for name, documents in sides.items()
+    }
+    held_out = map_shard(folder / "validation.bin", tokenizer.vocabulary)
+    write_note(folder, tokenizer.vocabulary, bytes_a_token(tokenizer, held_out), files)
 
 
-def _pieces(texts: Iterable[str], split: Split) -> Iterator[_Piece]:
-    for text in texts:
-        held_out = split.is_validation(text)
-        for number, piece in enumerate(cut_words(text)):
-            yield _Piece(piece, is_first=number == 0, is_validation=held_out)
-
-
-def _chunks(pieces: Iterable[_Piece]) -> Iterator[list[_Piece]]:
-    chunk: list[_Piece] = []
-    size = 0
-    for piece in pieces:
-        chunk.append(piece)
-        size += len(piece.text)
-        if size >= CHUNK_CHARACTERS:
-            yield chunk
-            chunk, size = [], 0
-    if chunk:
-        yield chunk
-
-
-# Shards -------------------------------------------------------------------------------------------
+def _encoded(documents: Iterable[str], tokenizer: Tokenizer) -> Iterator[Ids]:
+    """The tokens of documents, an end before each."""
+    end = np.array([tokenizer.end], dtype=np.uint32)
+    pieces = ((piece, at == 0) for text in documents for at, piece in enumerate(cut_words(text)))
+    while chunk := list(islice(pieces, PIECES)):
+        encoded = tokenizer.encode([piece for piece, _ in chunk])
+        for (_, is_first), ids in zip(chunk, encoded, strict=True):
+            if is_first:
+                yield end
+            yield ids
 
 
 def prepare(
@@ -334,18 +214,21 @@ def prepare(
         raise UsageError(f"{out} is there and not empty: give a new folder")
     check_corpus(source, vocabulary)
     corpus = load_corpus(source, vocabulary=vocabulary, cache=cache, report=report)
-    if corpus.vocabulary > 1 << 16:
+    if corpus.vocabulary > SHORT_IDS:
         raise UsageError(
-            f"shards hold at most {1 << 16:,} token ids, the vocabulary has {corpus.vocabulary:,}"
+            f"shards hold at most {SHORT_IDS:,} token ids, the vocabulary has {corpus.vocabulary:,}"
         )
     files: dict[str, str] = {}  # name → digest
-    with replacing_folder(out, is_whole=_holds_something) as new:
+    with replacing(out, is_whole=_holds_something) as new:
+        new.mkdir()
         for side, tokens in {"val": corpus.validation, "train": corpus.train}.items():
             for start in range(0, len(tokens), shard_tokens):
+                end = min(start + shard_tokens, len(tokens))
+                parts = (tokens[at : min(at + AT_ONCE, end)] for at in range(start, end, AT_ONCE))
                 name = f"{_plain(source)}_{side}_{len(files):06d}.bin"
                 report(f"writing {name}")
-                files[name] = write_shard(new / name, tokens[start : start + shard_tokens])
-        write_description(new, corpus.vocabulary, corpus.bytes_per_token, files)
+                files[name] = write_shard(new / name, parts)
+        write_note(new, corpus.vocabulary, corpus.bytes_per_token, files)
     return [out / name for name in files]
 
 

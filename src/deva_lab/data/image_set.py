@@ -6,8 +6,8 @@ import io
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -27,75 +27,60 @@ STORED_SIDE: Final = 256  # larger ones are brought to this side …
 SHOWN_SIDE: Final = 224  # … and a model sees so much of it
 
 
-class Pixels(Protocol):
-    """Images that are had by their indices: a tensor, or files that are decoded when asked for."""
+@dataclass(frozen=True)
+class Lazy:
+    """Images or labels that are read when they are asked for, by their indices, as of a tensor.
+
+    Attributes:
+        read: From indices (n,) to images, uint8 (n, c, h, w), or labels, int64 (n,).
+        count: How many there are.
+    """
+
+    read: Callable[[Tensor], Tensor]
+    count: int
 
     def __len__(self) -> int:
-        """How many there are."""
+        return self.count
 
     def __getitem__(self, index: Tensor, /) -> Tensor:
-        """The images of these indices, uint8 (n, c, h, w)."""
+        return self.read(index)
 
 
-class Labels(Protocol):
-    """The classes of images: a tensor, or what is read when asked for."""
-
-    def __getitem__(self, index: Tensor, /) -> Tensor:
-        """The classes of the images of these indices, int64 (n,)."""
+Rows: TypeAlias = Tensor | Lazy
 
 
-class Labelled(NamedTuple):
-    """Images with their classes."""
-
-    pixels: Pixels
-    labels: Labels
-
-
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Images:
-    """A set of images with labels, cut in two."""
+    """A set of images with labels, cut in two.
+
+    Mean and deviation are those of the training images, or of a sample where these are lazy.
+    """
 
     name: str
-    train: Pixels
-    train_labels: Labels
-    validation: Pixels
-    validation_labels: Labels
+    train: Rows  # uint8 (n, c, h, w), of indices (n,)
+    train_labels: Rows  # int64 (n,)
+    validation: Rows
+    validation_labels: Rows
     classes: int
-    mean: Tensor  # float32 (c,), of the training images
-    std: Tensor
     side: int  # height and width of what a model sees of an image
-    padding: int  # around an image of which a random part is taken for training
-    flip: bool  # whether an image may be mirrored for training
+    padding: int = 4  # around an image of which a random part is taken for training
+    flip: bool = True  # whether an image may be mirrored for training
     groups: tuple[int, ...] = ()  # the sizes of groups that are read as a whole, if they are
+    mean: Tensor = field(init=False)  # float32 (c,)
+    std: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        count = len(self.train)
+        if self.groups:
+            index = torch.arange(min(SAMPLE, count))  # of the first groups, which is quick
+        else:
+            index = evenly(count, count if isinstance(self.train, Tensor) else SAMPLE)
+        self.mean, self.std = _moments(self.train, index)
 
     @property
     def channels(self) -> int:
         """1 or 3."""
         return len(self.mean)
-
-
-def images_of(
-    name: str,
-    train: Labelled,
-    validation: Labelled,
-    *,
-    classes: int,
-    side: int,
-    padding: int = 4,
-    flip: bool = True,
-    groups: tuple[int, ...] = (),
-) -> Images:
-    """The set of images, with mean and deviation of its training images, or of a sample of them.
-
-    The names of the other arguments are those of `Images`.
-    """
-    count = len(train.pixels)
-    if groups:
-        index = torch.arange(min(SAMPLE, count))  # of the first groups, which is quick
-    else:
-        index = evenly(count, count if isinstance(train.pixels, Tensor) else SAMPLE)
-    mean, std = _moments(train.pixels, index)
-    return Images(name, *train, *validation, classes, mean, std, side, padding, flip, groups)
 
 
 def evenly(count: int, most: int) -> Tensor:
@@ -110,7 +95,7 @@ def evenly(count: int, most: int) -> Tensor:
     return torch.arange(used) * count // used
 
 
-def _moments(pixels: Pixels, index: Tensor) -> tuple[Tensor, Tensor]:
+def _moments(pixels: Rows, index: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation of each channel of these images, both (c,)."""
     sums = []
     for part in torch.split(index, CHUNK):
@@ -143,24 +128,17 @@ class Form(NamedTuple):
 LARGE: Final = Form(STORED_SIDE, "RGB")
 
 
-@dataclass(frozen=True)
-class LazyImages:
-    """Large images that are decoded when they are asked for.
-
-    Attributes:
-        read: From indices to image files.
-        count: How many images there are.
-    """
-
-    read: Callable[[list[int]], Sequence[Encoded]]
-    count: int
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, index: Tensor, /) -> Tensor:
-        """The images of these indices, uint8 (n, 3, side, side)."""
-        return decode_all(self.read(index.tolist()), LARGE)
+def small_images(
+    name: str,
+    train: tuple[Sequence[Encoded], Tensor],
+    validation: tuple[Sequence[Encoded], Tensor],
+    *,
+    classes: int,
+) -> Images:
+    """Files with labels, decoded into memory, all of them to the form of the training images."""
+    form = form_of(train[0])
+    pixels = [decode_all(files, form) for files, _ in (train, validation)]
+    return Images(name, pixels[0], train[1], pixels[1], validation[1], classes, form.side)
 
 
 def decode_all(files: Sequence[Encoded], form: Form) -> Tensor:

@@ -1,39 +1,42 @@
-"""Images by name or by path."""
+"""Images by name or by path: digits, CIFAR-10 in two wrappings, folders, archives and parquet."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from pathlib import Path
+import tarfile
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path, PurePosixPath
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
 
 from ..errors import UsageError, require, unknown
-from . import Report, in_data_folder, silent
-from .image_files import (
-    CIFAR_CLASSES,
-    CIFAR_SIDE,
-    archive_images,
-    check_tiles,
-    cifar_binary,
-    cifar_files,
-    cifar_tiles,
-    digits,
-    folder_images,
-    is_image,
+from ..files import file_digests, is_whole, number_of, sealing
+from . import Report, cache_folder, in_data_folder, silent
+from .image_parquet import HUB, hub_images, parquet_images
+from .image_set import (
+    LARGE,
+    SHOWN_SIDE,
+    SMALL_SIDE,
+    Encoded,
+    Images,
+    Lazy,
+    decode_all,
+    side_of,
+    small_images,
 )
-from .image_parquet import HUB, fetched, parquet_images
-from .image_set import SHOWN_SIDE, Images
-
-__all__ = ["NAMES", "SHAPES", "Images", "Shape", "check_images", "load_images", "side_by_name"]
 
 IN_DATA_FOLDER: Final = {
     "cifar10-small": "cifar10-small",
     "tiny-imagenet": "tiny-imagenet-32px-40cls.tar.xz",
 }
 NAMES: Final = ("digits", *HUB, *IN_DATA_FOLDER)
-PARQUET: Final = "*.parquet"
 ARCHIVES: Final = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+CIFAR_SIDE: Final = 32
+CIFAR_CLASSES: Final = 10
 
 
 class Shape(NamedTuple):
@@ -56,62 +59,56 @@ SHAPES: Final[Mapping[str, Shape]] = MappingProxyType(
 """The shapes of the images of a name, known without loading them."""
 
 
-def side_by_name(name: str) -> int | None:
-    """The side of the images of a name, as far as it is known without loading them."""
-    return SHAPES[name].side if name in SHAPES else None
-
-
 def load_images(name: str, *, cache: Path | None = None, report: Report = silent) -> Images:
     """The images of a name or a path.
 
     Args:
         name: One of `NAMES`; or the path of a folder with a sub-folder for each class (or train/
             and val/ with such), of a tar archive of small images laid out so, or of a folder with
-            CIFAR-10's binary files or with parquet files of large images.
+            CIFAR-10's binary files or with parquet files.
         cache: The folder for decoded images, see `cache_folder`.
         report: Hears what takes long.
 
     Raises:
         UsageError: If there are none.
     """
-    check_images(name)
-    if name == "digits":
-        return digits()
-    if name in HUB:
-        return fetched(name, report)
-    path = _path_of(name)
-    if name == "cifar10-small":
-        return cifar_tiles(name, path)
-    if path.is_file():
-        label = name if name in IN_DATA_FOLDER else path.name
-        return archive_images(path, label, cache=cache, report=report)
-    if any(path.rglob(PARQUET)):
-        return parquet_images(path.name, str(path), report)
-    files = cifar_files(path)
-    return cifar_binary(path.name, *files) if files else folder_images(path, report=report)
+    return _loader(name)(cache, report)
 
 
 def check_images(name: str) -> None:
     """Raises UsageError for what `load_images` would find missing, without loading anything."""
+    _loader(name)
+
+
+def _loader(name: str) -> Callable[[Path | None, Report], Images]:
+    """What loads the images of a name or a path, of which it is seen that they are there."""
     if name == "digits":
         require("sklearn")
-        return
+        return lambda cache, report: _digits()
     require("PIL")
     if name in HUB:
-        require("datasets")
-        return
+        require("datasets")  # which brings pyarrow, fsspec and the library of the hub
+        return lambda cache, report: hub_images(name, report)
     path = _path_of(name)
     if name == "cifar10-small":
-        check_tiles(path)
-    elif path.is_file() and not path.name.lower().endswith(ARCHIVES):
-        raise UsageError(
-            f"{path} is no folder of images and no archive ({', '.join(ARCHIVES)}) of them"
-        )
-    elif any(path.rglob(PARQUET)):
+        _check_tiles(path)
+        return lambda cache, report: _cifar(name, *(_tiles(path, stem) for stem in TILES))
+    if path.is_file():
+        if not path.name.lower().endswith(ARCHIVES):
+            raise UsageError(
+                f"{path} is no folder of images and no archive ({', '.join(ARCHIVES)}) of them"
+            )
+        label = name if name in IN_DATA_FOLDER else path.name
+        return lambda cache, report: _archive_images(path, label, cache, report)
+    if any(path.rglob("*.parquet")):
         require("pyarrow")
         require("fsspec")
-    elif path.is_dir() and cifar_files(path) is None and not any(map(is_image, path.rglob("*"))):
+        return lambda cache, report: parquet_images(path.name, str(path), report)
+    if files := _cifar_files(path):
+        return lambda cache, report: _cifar(path.name, *map(_records, files))
+    if not any(map(_is_image, path.rglob("*"))):
         raise UsageError(f"there is no image in the folder {path}")
+    return lambda cache, report: _folder_images(path, report)
 
 
 def _path_of(name: str) -> Path:
@@ -124,3 +121,224 @@ def _path_of(name: str) -> Path:
     if os.sep in name or "." in name:
         raise UsageError(f"there is no folder or file of images at {name}")
     raise unknown("images", name, NAMES)
+
+
+# Digits -------------------------------------------------------------------------------------------
+
+DIGITS_HELD_OUT: Final = 5  # one in so many is for validation, of each digit
+
+
+def _digits() -> Images:
+    """The 1797 handwritten digits that scikit-learn brings along, 1 × 8 × 8, values up to 16.
+
+    A digit may be read from its mirror image or not at all, so it is not flipped, and with so few
+    pixels is shifted by one at the most.
+    """
+    from sklearn.datasets import load_digits  # type: ignore[import-untyped]
+
+    data = load_digits()
+    pixels = torch.from_numpy(data.images.astype(np.uint8))[:, None]  # (n, 1, 8, 8)
+    labels = torch.from_numpy(data.target.astype(np.int64))
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+    held = torch.zeros(len(labels), dtype=torch.bool)
+    for label in range(10):
+        held[order[labels[order] == label][::DIGITS_HELD_OUT]] = True
+    train, validation = ((pixels[side], labels[side]) for side in (~held, held))
+    return Images("digits", *train, *validation, classes=10, side=8, padding=1, flip=False)
+
+
+# CIFAR-10 -----------------------------------------------------------------------------------------
+
+RECORD: Final = 1 + 3 * CIFAR_SIDE**2  # bytes of an image in the binary format: its label first
+TEST_FILE: Final = "test_batch.bin"
+TILES: Final = ("train10000", "test2000")  # large pictures whose tiles are the images, row by row
+
+
+def _cifar(name: str, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> Images:
+    return Images(name, *train, *test, classes=CIFAR_CLASSES, side=CIFAR_SIDE)
+
+
+def _cifar_files(folder: Path) -> tuple[list[Path], list[Path]] | None:
+    """The files of CIFAR-10's binary format in a folder, for training and validation, if any.
+
+    Raises:
+        UsageError: If there are files for training only, or one is cut off.
+    """
+    train, test = sorted(folder.glob("data_batch_*.bin")), folder / TEST_FILE
+    if not train:
+        return None
+    if not test.is_file():
+        raise UsageError(f"{folder} has {train[0].name} but no {TEST_FILE}")
+    for path in (*train, test):
+        size = path.stat().st_size
+        if size == 0 or size % RECORD:
+            raise UsageError(f"{path} must be of records of {RECORD} bytes, got {size} bytes")
+    return train, [test]
+
+
+def _records(files: list[Path]) -> tuple[Tensor, Tensor]:
+    """The images and labels of files of records: a label, then the red, green and blue plane."""
+    data = np.concatenate([np.fromfile(path, np.uint8) for path in files]).reshape(-1, RECORD)
+    labels = torch.from_numpy(data[:, 0].astype(np.int64))
+    if int(labels.max()) >= CIFAR_CLASSES:
+        raise UsageError(
+            f"{files[0].parent}: labels must be below {CIFAR_CLASSES}, got {int(labels.max())}"
+        )
+    planes = np.ascontiguousarray(data[:, 1:]).reshape(-1, 3, CIFAR_SIDE, CIFAR_SIDE)
+    return torch.from_numpy(planes), labels
+
+
+def _check_tiles(folder: Path) -> None:
+    """Raises UsageError for a file that a folder of tiled images lacks."""
+    for name in (f"{stem}{suffix}" for stem in TILES for suffix in (".webp", ".labels.u8")):
+        if not (folder / name).is_file():
+            raise UsageError(f"cifar10-small needs the file {name} in {folder}")
+
+
+def _tiles(folder: Path, stem: str) -> tuple[Tensor, Tensor]:
+    from PIL import Image
+
+    with Image.open(folder / f"{stem}.webp") as image:
+        sheet = torch.from_numpy(np.array(image.convert("RGB")))  # (rows · 32, columns · 32, 3)
+    tiles = sheet.unfold(0, CIFAR_SIDE, CIFAR_SIDE).unfold(1, CIFAR_SIDE, CIFAR_SIDE)
+    pixels = tiles.flatten(0, 1).contiguous()  # of (rows, columns, 3, 32, 32)
+    labels = torch.from_numpy(np.fromfile(folder / f"{stem}.labels.u8", np.uint8).astype(np.int64))
+    if len(labels) != len(pixels):
+        raise UsageError(f"{folder / stem} has {len(pixels)} tiles but {len(labels)} labels")
+    return pixels, labels
+
+
+# A folder a class, inside train/ and val/ or cut by a hash ----------------------------------------
+
+SUFFIXES: Final = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
+VALIDATION_FOLDERS: Final = ("val", "valid", "validation", "test")
+ANNOTATIONS: Final = "val/val_annotations.txt"  # Tiny ImageNet: a line a file, its class second
+HELD_OUT: Final = 10  # one image in so many is for validation where the folders do not say it
+KEPT: Final = ("train", "train_labels", "validation", "validation_labels", "classes")
+
+Item = tuple[str, int]  # the path of an image and the number of its class
+
+
+class Listing(NamedTuple):
+    """Which image is in which class, and on which side."""
+
+    classes: list[str]
+    train: list[Item]
+    validation: list[Item]
+
+
+def list_images(paths: Iterable[str], annotations: str = "") -> Listing:
+    """What is where, by the paths of images relative to their root.
+
+    Args:
+        paths: train/CLASS/…/FILE and val/CLASS/…/FILE, or CLASS/…/FILE, of which one in ten is
+            then for validation, by a hash of its path.
+        annotations: The text of Tiny ImageNet's file that gives the classes of val/images.
+
+    Raises:
+        UsageError: If one side has no image, or validation has a class that training has not.
+    """
+    parts = [PurePosixPath(path).parts for path in sorted(paths)]
+
+    def inside(folder: str) -> dict[str, str]:  # path → class
+        return {"/".join(p): p[1] for p in parts if p[0] == folder and len(p) > 2}
+
+    train, validation = inside("train"), dict[str, str]()
+    if train:
+        told = dict(line.split("\t")[:2] for line in annotations.splitlines() if "\t" in line)
+        found = next(filter(None, map(inside, VALIDATION_FOLDERS)), {})
+        validation = {path: told.get(Path(path).name, name) for path, name in found.items()}
+    else:
+        train = {"/".join(p): p[0] for p in parts if len(p) > 1}
+    if not validation:
+        held = [path for path in train if number_of(path) % HELD_OUT == 0]
+        validation = {path: train.pop(path) for path in held}
+    for side, found in (("train", train), ("validation", validation)):
+        if not found:
+            raise UsageError(
+                f"there is no image for {side}: images are expected in train/CLASS/ and "
+                f"val/CLASS/, or in CLASS/, where about one in {HELD_OUT} is for validation"
+            )
+    number = {name: i for i, name in enumerate(sorted(set(train.values())))}
+    strange = sorted(set(validation.values()) - number.keys())
+    if strange:
+        raise UsageError(
+            f"validation has images of the class {strange[0]}, of which training has none"
+        )
+    items = ([(path, number[name]) for path, name in x.items()] for x in (train, validation))
+    return Listing(list(number), *items)
+
+
+def _is_image(path: str | Path) -> bool:
+    return str(path).lower().endswith(SUFFIXES)
+
+
+def _labels(items: Iterable[Item]) -> Tensor:
+    return torch.tensor([label for _, label in items])
+
+
+def _folder_images(folder: Path, report: Report) -> Images:
+    """The images of a folder: small ones in memory, larger ones decoded when asked for."""
+
+    def read(items: Iterable[Item]) -> list[Encoded]:
+        return [Encoded(path, (folder / path).read_bytes()) for path, _ in items]
+
+    def lazy(items: list[Item]) -> Lazy:
+        return Lazy(lambda i: decode_all(read(items[n] for n in i.tolist()), LARGE), len(items))
+
+    files = (path for path in folder.rglob("*") if _is_image(path))
+    annotations = folder / ANNOTATIONS
+    classes, train, held = list_images(
+        (path.relative_to(folder).as_posix() for path in files),
+        annotations.read_text("utf-8") if annotations.is_file() else "",
+    )
+    name, labels = folder.name, (_labels(train), _labels(held))
+    if side_of(read(train[:1])[0]) > SMALL_SIDE:
+        rows = lazy(train), labels[0], lazy(held), labels[1]
+        return Images(name, *rows, len(classes), SHOWN_SIDE, padding=0)
+    report(f"decoding the images of {folder}")
+    sides = (read(train), labels[0]), (read(held), labels[1])
+    return small_images(name, *sides, classes=len(classes))
+
+
+def _archive_images(path: Path, name: str, cache: Path | None, report: Report) -> Images:
+    """The images of a tar archive, decoded once and kept in the cache by a hash of its content."""
+    folder = cache_folder(cache)
+    (digest,) = file_digests([path], folder)
+    kept = folder / f"images-3-{digest}.npz"  # 3: of this layout
+    if not is_whole(kept):
+        again = f": {kept} was there and is damaged" if kept.exists() else ""
+        report(f"decoding the images of {path}{again}")
+        images = _unpacked(path, name)
+        arrays: dict[str, Any] = {key: np.asarray(getattr(images, key)) for key in KEPT}
+        with sealing(kept) as partial:
+            np.savez(partial, **arrays)
+    with np.load(kept) as arrays:
+        train, labels, held, held_labels, classes = (torch.from_numpy(arrays[key]) for key in KEPT)
+    return Images(name, train, labels, held, held_labels, int(classes), train.shape[-1])
+
+
+def _unpacked(path: Path, name: str) -> Images:
+    """The images of an archive, without the folder that all of it is in."""
+    files: dict[str, bytes] = {}
+    try:
+        with tarfile.open(path) as archive:
+            for member in archive:
+                wanted = _is_image(member.name) or member.name.endswith(ANNOTATIONS)
+                if wanted and (file := archive.extractfile(member)) is not None:
+                    files[PurePosixPath(member.name).as_posix()] = file.read()
+    except (tarfile.TarError, OSError, EOFError) as error:
+        raise UsageError(f"{path} is no tar archive that can be read: {error}") from error
+    if len({PurePosixPath(file).parts[0] for file in files}) == 1:
+        files = {file.partition("/")[2]: data for file, data in files.items()}
+    listing = list_images(filter(_is_image, files), files.get(ANNOTATIONS, b"").decode())
+    train, validation = (
+        ([Encoded(file, files[file]) for file, _ in items], _labels(items))
+        for items in (listing.train, listing.validation)
+    )
+    if side_of(train[0][0]) > SMALL_SIDE:
+        raise UsageError(
+            f"{path} has images of more than {SMALL_SIDE} pixels a side, which are read from a "
+            "folder: unpack it and give the folder"
+        )
+    return small_images(name, train, validation, classes=len(listing.classes))

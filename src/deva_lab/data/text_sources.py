@@ -1,25 +1,28 @@
-"""Where texts come from: by name or by path."""
+"""Documents, found by name or by path, out of files of many formats, plain or compressed."""
 
 from __future__ import annotations
 
 import glob
 import gzip
+import io
 import json
+import lzma
 import os
+import shutil
+import sys
 import sysconfig
-from collections.abc import Iterator
+import tarfile
+import tempfile
+import zlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePath
+from typing import IO, Any, cast
 
-from ..atomic import replacing
 from ..errors import UsageError, require, unknown
+from ..files import file_digests, hasher, replacing
 from . import Report, in_data_folder
-from .documents import Texts, format_of
-
-# Tests are not the library; _sysconfigdata differs between machines with the same Python.
-SKIPPED_FOLDERS = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
-SKIPPED_PREFIX = "_sysconfigdata"
 
 IN_DATA_FOLDER = {
     "fineweb-sample": "fineweb_2800docs.jsonl.xz",
@@ -32,112 +35,249 @@ HUB_CONFIGURATION = "sample-10BT"
 HUB_DOCUMENTS = 20_000  # about 60 MB of text
 NAMES = ("python", *ON_HUB, *IN_DATA_FOLDER)
 
+# Tests are not the library; _sysconfigdata differs between machines with the same Python.
+SKIPPED_FOLDERS = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
+SKIPPED_PREFIX = "_sysconfigdata"
 
-@dataclass(frozen=True)
-class LocalSource:
-    """Texts that are files of this machine."""
+DOCUMENT_CHARACTERS = 10_000  # a plain text is cut at the first paragraph's end after so many
+TEXT = (".txt", ".md", ".rst", ".tex", ".py")
+FORMATS = (*TEXT, ".jsonl", ".parquet", ".tar")
+COMPRESSIONS = (".xz", ".gz", ".zst")
 
-    name: str  # what the corpus is called in a report
-    texts: Texts
-
-    def check(self) -> None:
-        """Raise UsageError where a file is missing or cannot be read for want of an extra."""
-        self.texts.check()
-
-    def fetch(self, cache: Path, report: Report) -> Texts:
-        """The files as they are."""
-        return self.texts
+# By name or by path -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class HubSource:
-    """The first documents of a data set of the Hugging Face hub, kept in the cache once fetched."""
+class Texts:
+    """The documents of some files, to be read as often as needed.
 
-    name: str
-    repository: str
-    documents: int
+    Attributes:
+        files: in the order in which they are read. Where there are several, each plain text is
+            one document; a single one is cut into documents at paragraph borders.
+        remedy: what to do about a file that is damaged, if there is something to be said.
+    """
 
-    def check(self) -> None:
-        """Raise MissingExtra without the library `datasets`."""
+    files: tuple[Path, ...]
+    remedy: str = ""
+
+    def __iter__(self) -> Iterator[str]:
+        for path in self.files:
+            yield from _read_file(path, cut=len(self.files) == 1, remedy=self.remedy)
+
+    def fingerprint(self, notes: Path) -> str:
+        """The hash of what the files hold, wherever they lie; `notes` is as in `file_digests`."""
+        total = hasher()
+        for path, digest in zip(self.files, file_digests(self.files, notes), strict=True):
+            total.update("".join(format_of(path.name)).encode() + bytes.fromhex(digest))
+        return total.hexdigest()
+
+
+def check_texts(name: str) -> None:
+    """Raise UsageError for an unknown name, a file or an extra that is missing; fetch nothing."""
+    if name.partition(":")[0] in ON_HUB:
+        _hub_documents(name)
         require("datasets")
-
-    def fetch(self, cache: Path, report: Report) -> Texts:
-        """The documents in one file of the cache, which a kill leaves whole or absent."""
-        head = self.name.partition(":")[0]
-        path = cache / f"{head}-{HUB_CONFIGURATION}-{self.documents}.jsonl.gz"
-        if not path.exists():
-            report(f"fetching {self.documents:,} documents of {self.repository}")
-            with replacing(path) as partial, gzip.open(partial, "wt", encoding="utf-8") as file:
-                file.writelines(json.dumps({"text": text}) + "\n" for text in self._stream())
-        # gzip has a checksum of its own: what is damaged is refused before it is tokenised.
-        return Texts((path,), remedy="remove it, and it is fetched again")
-
-    def _stream(self) -> Iterator[str]:
-        import datasets  # type: ignore[import-untyped]
-
-        try:
-            rows = datasets.load_dataset(
-                self.repository, name=HUB_CONFIGURATION, split="train", streaming=True
-            )
-            yield from (row["text"] for row in islice(rows, self.documents))
-        # The library lets through whatever its transport raises, of several packages.
-        except Exception as error:
+        return
+    for path in _local_files(name):
+        kind, compression = format_of(path.name)
+        if not kind:
             raise UsageError(
-                f"{self.repository} cannot be fetched ({type(error).__name__}: {error}); "
-                "without a network, give the path of a .jsonl, .parquet or .bin file instead"
-            ) from error
+                f"{path} is of no known format: a text is one of {', '.join(FORMATS)}, each also "
+                f"with {', '.join(COMPRESSIONS)} behind it, or modded-nanogpt shards (.bin)"
+            )
+        if kind == ".parquet":
+            require("pyarrow")
+        if compression == ".zst":
+            require("zstandard")
 
 
-def find_source(name: str) -> LocalSource | HubSource:
-    """The source of that name or path, or a UsageError that names the nearest known one."""
-    head, _, count = name.partition(":")
-    if head in ON_HUB:
-        return HubSource(name, ON_HUB[head], _documents(name, count))
+def find_texts(name: str, cache: Path, report: Report) -> Texts:
+    """The texts of a name or path; those of the hub are fetched into the cache, once."""
+    head = name.partition(":")[0]
+    if head not in ON_HUB:
+        return Texts(_local_files(name))
+    count = _hub_documents(name)
+    path = cache / f"{head}-{HUB_CONFIGURATION}-{count}.jsonl.gz"
+    if not path.exists():
+        report(f"fetching {count:,} documents of {ON_HUB[head]}")
+        with replacing(path) as partial, gzip.open(partial, "wt", encoding="utf-8") as file:
+            documents = _streamed(ON_HUB[head], count)
+            file.writelines(json.dumps({"text": text}) + "\n" for text in documents)
+    # gzip has a checksum of its own: what is damaged is refused before it is tokenised.
+    return Texts((path,), remedy="remove it, and it is fetched again")
+
+
+def _hub_documents(name: str) -> int:
+    _, colon, count = name.partition(":")
+    if colon and (not count.isdecimal() or int(count) < 2):
+        raise UsageError(f"{name}: behind the colon stands how many documents to fetch, at least 2")
+    return int(count) if colon else HUB_DOCUMENTS
+
+
+def _streamed(repository: str, count: int) -> Iterator[str]:
+    import datasets  # type: ignore[import-untyped]
+
+    try:
+        rows = datasets.load_dataset(
+            repository, name=HUB_CONFIGURATION, split="train", streaming=True
+        )
+        yield from (row["text"] for row in islice(rows, count))
+    # The library lets through whatever its transport raises, of several packages.
+    except Exception as error:
+        raise UsageError(
+            f"{repository} cannot be fetched ({type(error).__name__}: {error}); "
+            "without a network, give the path of a .jsonl, .parquet or .bin file instead"
+        ) from error
+
+
+def _local_files(name: str) -> tuple[Path, ...]:
+    """The files of a name or a path: itself, the readable ones in a folder, or those of a glob."""
     if name == "python":
-        return LocalSource(name, Texts(standard_library()))
+        return standard_library()
+    path = Path(name).expanduser()
     if name in IN_DATA_FOLDER:
-        return LocalSource(name, Texts((in_data_folder(name, IN_DATA_FOLDER[name]),)))
-    if files := _find_files(Path(name).expanduser()):
-        return LocalSource(Path(name).name, Texts(files))
+        path = in_data_folder(name, IN_DATA_FOLDER[name])
+    if path.is_file():
+        return (path,)
+    if path.is_dir():
+        found = [file for file in path.rglob("*") if format_of(file.name)[0]]
+    else:
+        found = [Path(file) for file in glob.glob(str(path), recursive=True)]
+    if files := tuple(sorted(file for file in found if file.is_file())):
+        return files
     if os.sep in name or "." in name or glob.has_magic(name):
         raise UsageError(f"there is no text at {name}")
     raise unknown("corpus", name, NAMES)
 
 
-def _find_files(path: Path) -> tuple[Path, ...]:
-    """The files of a path: itself, the readable ones in a folder, or those that a glob matches."""
-    if path.is_file():
-        return (path,)
-    if path.is_dir():
-        found = (file for file in path.rglob("*") if format_of(file.name)[0])
-    else:
-        found = (Path(file) for file in glob.glob(str(path), recursive=True))
-    return tuple(sorted(file for file in found if file.is_file()))
-
-
 def standard_library() -> tuple[Path, ...]:
     """The source files of the running Python's standard library, without its tests."""
-    root = Path(sysconfig.get_paths()["stdlib"])
-    files = sorted(_library_files(root))
+    root, files = Path(sysconfig.get_paths()["stdlib"]), list[Path]()
+    for folder, subfolders, names in os.walk(root):
+        subfolders[:] = set(subfolders) - SKIPPED_FOLDERS  # site-packages may be large
+        sources = (name for name in names if name.endswith(".py"))
+        files += [Path(folder, name) for name in sources if not name.startswith(SKIPPED_PREFIX)]
     if len(files) < 100:
         raise UsageError(
             f"this Python ships no source of its standard library in {root}: "
             "give another corpus by name or by path"
         )
-    return tuple(files)
+    return tuple(sorted(files))
 
 
-def _library_files(root: Path) -> Iterator[Path]:
-    for folder, subfolders, names in os.walk(root):
-        subfolders[:] = set(subfolders) - SKIPPED_FOLDERS  # site-packages may be large
-        for name in names:
-            if name.endswith(".py") and not name.startswith(SKIPPED_PREFIX):
-                yield Path(folder, name)
+# Out of files -------------------------------------------------------------------------------------
 
 
-def _documents(name: str, count: str) -> int:
-    if ":" not in name:
-        return HUB_DOCUMENTS
-    if not count.isdecimal() or int(count) < 2:
-        raise UsageError(f"{name}: behind the colon stands how many documents to fetch, at least 2")
-    return int(count)
+def format_of(name: str) -> tuple[str, str]:
+    """The format and the compression that a file's name tells, each "" if it tells none.
+
+    >>> format_of("web.jsonl.xz"), format_of("A.MD"), format_of("photo.png")
+    (('.jsonl', '.xz'), ('.md', ''), ('', ''))
+    """
+    path = PurePath(name.lower())
+    compression = path.suffix if path.suffix in COMPRESSIONS else ""
+    suffix = PurePath(path.stem).suffix if compression else path.suffix
+    return (suffix, compression) if suffix in FORMATS else ("", "")
+
+
+def _read_file(path: Path, *, cut: bool, remedy: str) -> Iterator[str]:
+    """The documents of one file that are not blank, as text that UTF-8 can hold."""
+    hint = f"; {remedy}" if remedy else ""
+    try:
+        with path.open("rb") as file:
+            for text in _read_stream(file, path.name, cut=cut):
+                if text.strip():
+                    yield text.encode("utf-8", "replace").decode("utf-8")
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}{hint}") from error
+    except _damages() as error:
+        raise UsageError(f"{path} is damaged or not what its name says: {error}{hint}") from error
+
+
+def _damages() -> tuple[type[Exception], ...]:
+    known = (OSError, EOFError, ValueError, lzma.LZMAError, zlib.error, tarfile.TarError)
+    if "zstandard" in sys.modules:
+        return (*known, cast("type[Exception]", sys.modules["zstandard"].ZstdError))
+    return known
+
+
+def _read_stream(stream: IO[bytes], name: str, *, cut: bool) -> Iterator[str]:
+    kind, compression = format_of(name)
+    plain = _decompressed(stream, compression)
+    if kind in TEXT:
+        return _read_text(plain, cut=cut)
+    return {".jsonl": _read_jsonl, ".parquet": _read_parquet, ".tar": _read_tar}[kind](plain)
+
+
+def _decompressed(stream: Any, compression: str) -> Any:
+    """The stream that is inside; fsspec's reader of .zst would end with the first frame."""
+    if compression == ".zst":
+        import zstandard
+
+        reader = zstandard.ZstdDecompressor().stream_reader(stream, read_across_frames=True)
+        return io.BufferedReader(cast("io.RawIOBase", reader))
+    if compression == ".xz":
+        return lzma.open(stream)
+    return gzip.open(stream) if compression == ".gz" else stream
+
+
+def _read_text(stream: IO[bytes], *, cut: bool) -> Iterator[str]:
+    with io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace", newline="") as text:
+        yield from cut_documents(text) if cut else (text.read(),)
+
+
+def cut_documents(lines: Iterable[str]) -> Iterator[str]:
+    """The text in pieces of about 10,000 characters that end with a paragraph.
+
+    Where no paragraph ends in time, a piece of twice that length ends with any line, and a line
+    longer than that is cut where it must be. The pieces joined are the text.
+    """
+    piece, size, most = [], 0, DOCUMENT_CHARACTERS
+    short = (line[at : at + most] for line in lines for at in range(0, len(line), most))
+    for line in short:
+        piece.append(line)
+        size += len(line)
+        if size >= 2 * most or (size >= most and not line.strip()):
+            yield "".join(piece)
+            piece, size = [], 0
+    if piece:
+        yield "".join(piece)
+
+
+def _read_jsonl(stream: IO[bytes]) -> Iterator[str]:
+    for number, line in enumerate(stream, 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except ValueError as error:
+            raise UsageError(f"line {number} is not JSON: {error}") from error
+        if not isinstance(record, dict) or not isinstance(record.get("text"), str):
+            raise UsageError(f'line {number} has no field "text" that holds a string')
+        yield record["text"]
+
+
+def _read_parquet(stream: IO[bytes]) -> Iterator[str]:
+    require("pyarrow")
+    from pyarrow import parquet  # type: ignore[import-untyped]
+
+    with tempfile.TemporaryFile() as copy:
+        if not isinstance(getattr(stream, "raw", None), io.FileIO):
+            shutil.copyfileobj(stream, copy)  # parquet is read from its end, a stream cannot be
+        table = parquet.ParquetFile(copy if copy.tell() else stream)
+        if "text" not in table.schema_arrow.names:
+            found = ", ".join(table.schema_arrow.names)
+            raise UsageError(f'there is no column "text", only {found}')
+        for batch in table.iter_batches(batch_size=256, columns=["text"]):
+            yield from (text for text in batch.column(0).to_pylist() if text is not None)
+
+
+def _read_tar(stream: IO[bytes]) -> Iterator[str]:
+    with tarfile.open(fileobj=stream, mode="r|") as archive:
+        for member in archive:
+            content = archive.extractfile(member) if member.isfile() else None
+            if content is not None and format_of(member.name)[0]:
+                with tempfile.TemporaryFile() as copy:
+                    shutil.copyfileobj(content, copy)  # in a member one cannot go back and forth
+                    copy.seek(0)
+                    yield from _read_stream(copy, member.name, cut=False)

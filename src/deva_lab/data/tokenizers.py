@@ -44,10 +44,6 @@ class ByteTokenizer:
         """The bytes of each text."""
         return [np.frombuffer(text.encode(), dtype=np.uint8) for text in texts]
 
-    def decode(self, ids: Iterable[int]) -> str:
-        """The text of bytes."""
-        return bytes(i for i in ids if i != self.end).decode("utf-8", "replace")
-
     def count_bytes(self, ids: Ids) -> int:
         """The number of ids that are not an end."""
         return int(np.count_nonzero(ids != self.end))
@@ -57,12 +53,13 @@ class BytePairTokenizer:
     """A byte-level BPE, whose words are those of GPT-2.
 
     Attributes:
+        inner: the tokenizer of the library.
         vocabulary: the number of ids.
         end: the last id, which stands before each document, and in none.
     """
 
     def __init__(self, inner: tokenizers.Tokenizer, vocabulary: int) -> None:
-        self._inner, self.vocabulary, self.end = inner, vocabulary, vocabulary - 1
+        self.inner, self.vocabulary, self.end = inner, vocabulary, vocabulary - 1
         self._lengths = np.zeros(vocabulary, dtype=np.int64)
         for token, index in inner.get_vocab().items():
             self._lengths[index] = len(token)  # a character stands for a byte
@@ -70,12 +67,8 @@ class BytePairTokenizer:
 
     def encode(self, texts: Sequence[str]) -> list[Ids]:
         """The ids of each text; what looks like a special token is text."""
-        encoded = self._inner.encode_batch_fast(list(texts))
+        encoded = self.inner.encode_batch_fast(list(texts))
         return [np.array(text.ids, dtype=np.uint32) for text in encoded]
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids, without the ends."""
-        return str(self._inner.decode([int(i) for i in ids if i != self.end]))
 
     def count_bytes(self, ids: Ids) -> int:
         """The length of the text of ids in UTF-8."""
@@ -86,31 +79,29 @@ Tokenizer = ByteTokenizer | BytePairTokenizer
 
 
 def parse_vocabulary(vocabulary: int | str) -> int | str:
-    """The vocabulary as a size or as "gpt2", or a UsageError.
+    """The vocabulary as a size or as "gpt2".
 
     >>> parse_vocabulary("4096"), parse_vocabulary(256), parse_vocabulary("gpt2")
     (4096, 256, 'gpt2')
+
+    Raises:
+        UsageError: If there is none such, or it cannot be had here; nothing is downloaded.
     """
-    if isinstance(vocabulary, str) and not vocabulary.lstrip("-").isdecimal():
-        if vocabulary != GPT2:
-            raise UsageError(
-                f"unknown vocabulary {vocabulary!r}: it is {GPT2!r} or a number, from {BYTES}"
-            )
+    if vocabulary == GPT2:
+        require("tokenizers")
+        gpt2_folder()
         return GPT2
+    if isinstance(vocabulary, str) and not vocabulary.isdecimal():
+        raise UsageError(
+            f"unknown vocabulary {vocabulary!r}: it is {GPT2!r} or a number, from {BYTES}"
+        )
     if int(vocabulary) < BYTES:
         raise UsageError(
             f"vocabulary must be at least {BYTES}, which is plain bytes, got {vocabulary}"
         )
-    return int(vocabulary)
-
-
-def check_vocabulary(vocabulary: int | str) -> None:
-    """Raise UsageError where such a tokenizer cannot be had; nothing is downloaded."""
-    parsed = parse_vocabulary(vocabulary)
-    if parsed != BYTES:
+    if int(vocabulary) > BYTES:
         require("tokenizers")
-    if parsed == GPT2:
-        gpt2_folder()
+    return int(vocabulary)
 
 
 def cut_words(text: str, *, size: int = PIECE_CHARACTERS) -> Iterator[str]:
@@ -140,7 +131,6 @@ def train_byte_pairs(texts: Iterable[str], *, vocabulary: int) -> str:
 
     It depends on the texts alone. Where they are short it has fewer tokens.
     """
-    require("tokenizers")
     from tokenizers import models, pre_tokenizers, trainers
 
     trainer = trainers.BpeTrainer(
@@ -157,7 +147,6 @@ def train_byte_pairs(texts: Iterable[str], *, vocabulary: int) -> str:
 
 def byte_pairs(serialised: str) -> BytePairTokenizer:
     """The tokenizer that `train_byte_pairs` has returned; its end is behind the last token."""
-    require("tokenizers")
     import tokenizers
 
     inner = tokenizers.Tokenizer.from_str(serialised)

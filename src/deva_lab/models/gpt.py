@@ -17,7 +17,7 @@ from typing import Final
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear, relu, rms_norm, scaled_dot_product_attention
+from torch.nn.functional import cross_entropy, linear, relu, rms_norm, scaled_dot_product_attention
 
 SHARPEST: Final = 15.36  # score of attention: 0.12 of the 128 that normed heads of 128 can reach
 LOGIT_CAP: Final = 30.0
@@ -180,3 +180,125 @@ class GPT(nn.Module):
         # The logits are by far the largest tensor: scaled before they are made, capped in place.
         logits: Tensor = self.head(norm(x) * (4 / LOGIT_CAP)).float()
         return LOGIT_CAP * logits.sigmoid_()  # between 0 and the cap, with slope 1 in the middle
+
+
+# The GPT of modded-nanogpt's optimization track, which entries must leave as it is ----------------
+# A plain transformer: linear layers with biases, RMS norms with gains, no value embeddings, no
+# skips. Weights are float32 but for the embedding, in whose precision it computes.
+
+TRACK_SCALE: Final = 0.12  # of attention
+TRACK_CAP: Final = 15.0  # of logits
+HIDDEN_VARIANCE: Final = 0.33  # times the fan-in
+
+
+@dataclass(frozen=True)
+class TrackSize:
+    """How large the model is."""
+
+    layers: int = 12
+    width: int = 768
+    head: int = 128
+    context: int = 1024  # tokens that it can see
+    vocabulary: int = 50_304
+    dtype: torch.dtype = torch.bfloat16  # of the embedding, and so of the stream
+
+
+class TrackLinear(nn.Linear):
+    """A linear layer with a bias, computed in the precision of its input."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """W x + b."""
+        assert self.bias is not None
+        return linear(x, self.weight.type_as(x), self.bias.type_as(x))
+
+
+class TrackNorm(nn.Module):
+    """X over its root mean square, times a gain."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.gains = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """X normed, in its own precision."""
+        return rms_norm(x, (x.shape[-1],), weight=self.gains.type_as(x))
+
+
+class TrackAttention(nn.Module):
+    """Causal attention over normed queries and keys."""
+
+    def __init__(self, size: TrackSize) -> None:
+        super().__init__()
+        self.head = size.head
+        self.q, self.k, self.v, self.proj = (TrackLinear(size.width, size.width) for _ in range(4))
+
+    def forward(self, x: Tensor, rotary: Rotary) -> Tensor:  # (batch, time, width) → the same
+        """What attention adds to the stream."""
+        q, k, v = (layer(x).unflatten(-1, (-1, self.head)) for layer in (self.q, self.k, self.v))
+        q, k, v = (y.transpose(1, 2) for y in (q, k, v))  # each (batch, heads, time, head)
+        q, k = (rotary(norm(y).float()).type_as(y) for y in (q, k))
+        y = scaled_dot_product_attention(q, k, v, is_causal=True, scale=TRACK_SCALE)
+        added: Tensor = self.proj(y.transpose(1, 2).flatten(2))
+        return added
+
+
+class TrackMLP(nn.Module):
+    """Two linear layers with ReLU² between them."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.fc, self.proj = TrackLinear(width, 4 * width), TrackLinear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:  # (batch, time, width) → the same
+        """What the MLP adds to the stream."""
+        added: Tensor = self.proj(relu(self.fc(x)).square())
+        return added
+
+
+class TrackBlock(nn.Module):
+    """Attention and an MLP, each added to the normed stream."""
+
+    def __init__(self, size: TrackSize) -> None:
+        super().__init__()
+        self.attention, self.mlp = TrackAttention(size), TrackMLP(size.width)
+        self.norm1, self.norm2 = TrackNorm(size.width), TrackNorm(size.width)
+
+    def forward(self, x: Tensor, rotary: Rotary) -> Tensor:
+        """The stream after this block."""
+        x = x + self.attention(self.norm1(x), rotary)
+        mlp: Tensor = self.mlp(self.norm2(x))
+        return x + mlp
+
+
+class TrackGPT(nn.Module):
+    """The model; its loss is the sum over tokens, in nats.
+
+    >>> size = TrackSize(layers=1, width=16, head=8, vocabulary=11, dtype=torch.float32)
+    >>> tokens = torch.zeros(2, 5, dtype=torch.long)
+    >>> TrackGPT(size)(tokens, tokens).shape
+    torch.Size([])
+    """
+
+    def __init__(self, size: TrackSize) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(size.vocabulary, size.width).to(size.dtype)
+        self.rotary = Rotary(size.head, size.context)
+        self.blocks = nn.ModuleList(TrackBlock(size) for _ in range(size.layers))
+        self.proj = TrackLinear(size.width, size.vocabulary)
+        self.norm1, self.norm2 = TrackNorm(size.width), TrackNorm(size.width)
+        nn.init.normal_(self.embed.weight)
+        for module in self.modules():
+            if isinstance(module, TrackLinear):
+                nn.init.normal_(module.weight, std=(HIDDEN_VARIANCE / module.in_features) ** 0.5)
+        for name, param in self.named_parameters():
+            if name.endswith(("proj.weight", "bias")):
+                nn.init.zeros_(param)
+
+    def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:  # (batch, time) both
+        """The sum of the losses of all tokens."""
+        x = self.norm1(self.embed(inputs))
+        for block in self.blocks:
+            x = block(x, self.rotary)
+        logits = self.proj(self.norm2(x)).float()
+        logits = TRACK_CAP * logits * (logits.square() + TRACK_CAP**2).rsqrt()
+        return cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")

@@ -26,7 +26,7 @@ from torch.optim import Optimizer
 from ..data.shards import check_digests, find_shards, map_shard
 from ..errors import UsageError
 from ..files import append_line
-from ..models.track_gpt import TrackGPT, TrackSize
+from ..models.gpt import TrackGPT, TrackSize
 from ..run.entrants import ENTRANTS, Entrant, options_of
 from .entries import Entry, Rules
 from .standings import Frozen

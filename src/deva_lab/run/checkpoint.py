@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from ..atomic import remove, sweep
-from ..digests import is_whole, sealing
 from ..errors import UsageError
+from ..files import is_whole, remove, sealing, sweep
 
 if TYPE_CHECKING:
     from .training import Run
@@ -28,8 +27,8 @@ def save(folder: Path, run: Run) -> None:
     """Write the checkpoint of the step that a run is at, then remove those that are too old."""
     path = folder / f"checkpoint-{run.progress.step}"
     if run.ranks.mode is None:
-        with sealing(path.with_suffix(".pt")) as file:
-            torch.save(run.state(), file)
+        with sealing(path.with_suffix(".pt")) as partial:
+            torch.save(run.state(), partial)
     else:
         from . import rank_checkpoint
 

@@ -7,7 +7,6 @@ process alone too.
 
 from __future__ import annotations
 
-import json
 import os
 import warnings
 from collections.abc import Iterable, Iterator
@@ -27,9 +26,8 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from ..atomic import PARTIAL, flush, remove
-from ..digests import file_digest, read_sealed, write_sealed
 from ..errors import UsageError
+from ..files import PARTIAL, file_digest, flush, read_record, remove, write_record
 
 if TYPE_CHECKING:
     from .training import Run
@@ -43,17 +41,16 @@ def write(path: Path, run: Run) -> None:
     with _failing(f"{path} could not be written"):
         save(_tensors(run), checkpoint_id=partial)
     mine = (f for f in partial.iterdir() if f.name.startswith(f"__{run.ranks.rank}_"))
-    digests = run.ranks.gathered({file.name: file_digest(file).hex() for file in mine})
+    digests = run.ranks.gathered({file.name: file_digest(file) for file in mine})
     run.ranks.lead(lambda: _finish(partial, path, run, digests))
 
 
 def _finish(partial: Path, path: Path, run: Run, digests: Iterable[dict[str, str]]) -> None:
     """Seal the folder and give it its name."""
-    files = {".metadata": file_digest(partial / ".metadata").hex()}
+    files = {".metadata": file_digest(partial / ".metadata")}
     for some in digests:
         files |= some
-    record = {**run.record(), "files": files}
-    write_sealed(partial / RECORD, json.dumps(record, allow_nan=False))
+    write_record(partial / RECORD, {**run.record(), "files": files})
     flush(partial)
     remove(path)  # one that was damaged: the run has come here a second time
     os.rename(partial, path)
@@ -62,10 +59,11 @@ def _finish(partial: Path, path: Path, run: Run, digests: Iterable[dict[str, str
 
 def read(path: Path, run: Run) -> bool:
     """Bring a run to a checkpoint, all ranks together; False if it is damaged."""
-    text = run.ranks.lead(lambda: read_sealed(path / RECORD))
-    record: dict[str, Any] = json.loads(text) if text is not None else {"files": {}}
+    record = run.ranks.lead(lambda: read_record(path / RECORD))
+    if record is None:
+        return False
     files = sorted(record["files"].items())[run.ranks.rank :: run.ranks.size]
-    if run.ranks.any(text is None or not all(_is(path / name, seal) for name, seal in files)):
+    if run.ranks.any(not all(_is(path / name, seal) for name, seal in files)):
         return False
     run.check(record["settings"])
     tensors = _tensors(run)
@@ -107,7 +105,7 @@ def _by_name(run: Run, saved: dict[str, Any]) -> dict[str, Any]:
 
 def _is(path: Path, seal: str) -> bool:
     try:
-        return file_digest(path).hex() == seal
+        return file_digest(path) == seal
     except OSError:
         return False
 

@@ -1,0 +1,229 @@
+"""The models of images: residual networks, vision transformers, and a perceptron."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import gelu, pad, relu, scaled_dot_product_attention
+
+# The residual networks for small images of He et al. (2016), Deep Residual Learning, section 4.2
+# ResNet-20 has 269,722 parameters with ten classes: the shortcuts have none (option A).
+
+
+class ResNetSize(NamedTuple):
+    """How large a residual network is; it has 6 · blocks + 2 layers with weights."""
+
+    blocks: int  # in each of the three stages
+    width: int = 16  # channels of the first stage; the second has twice, the third four times these
+
+
+RESNET_SIZES: Final = {
+    "tiny": ResNetSize(blocks=1, width=8),
+    "small": ResNetSize(blocks=3),
+    "resnet20": ResNetSize(blocks=3),
+    "resnet32": ResNetSize(blocks=5),
+    "resnet44": ResNetSize(blocks=7),
+    "resnet56": ResNetSize(blocks=9),
+    "resnet110": ResNetSize(blocks=18),
+}
+
+
+class ResNetBlock(nn.Module):
+    """Two 3 × 3 convolutions around which the input goes unchanged; a stride halves the image."""
+
+    def __init__(self, inputs: int, outputs: int, *, stride: int) -> None:
+        super().__init__()
+        self.stride = stride
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
+        self.norm1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, inputs, h, w) → (n, outputs, h / stride, w / stride)."""
+        y = relu(self.norm1(self.conv1(x)))
+        y = self.norm2(self.conv2(y))
+        # The shortcut thins the input out to the stride; new channels are zeros.
+        new = y.shape[1] - x.shape[1]
+        thinned = x[:, :, :: self.stride, :: self.stride]
+        return relu(y + pad(thinned, (0, 0, 0, 0, new // 2, new - new // 2)))
+
+
+class ResNet(nn.Module):
+    """A convolution, three stages of blocks at full, half and quarter size, and a linear head.
+
+    Args:
+        size: How large it is.
+        channels: Of an image.
+        classes: Of images.
+    """
+
+    def __init__(self, size: ResNetSize, *, channels: int, classes: int) -> None:
+        super().__init__()
+        width = size.width
+        self.conv = nn.Conv2d(channels, width, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(width)
+        self.stages = nn.Sequential(
+            _stage(width, width, size.blocks, stride=1),
+            _stage(width, 2 * width, size.blocks, stride=2),
+            _stage(2 * width, 4 * width, size.blocks, stride=2),
+        )
+        self.head = nn.Linear(4 * width, classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+
+    def forward(self, images: Tensor) -> Tensor:
+        """The logits (n, classes) of images (n, channels, h, w)."""
+        x = relu(self.norm(self.conv(images)))  # (n, width, h, w)
+        x = self.stages(x)  # (n, 4 width, h / 4, w / 4)
+        logits: Tensor = self.head(x.mean(dim=(2, 3)))
+        return logits
+
+
+def _stage(inputs: int, outputs: int, blocks: int, *, stride: int) -> nn.Sequential:
+    """Blocks of which the first changes the channels and the size of the image."""
+    first = ResNetBlock(inputs, outputs, stride=stride)
+    rest = (ResNetBlock(outputs, outputs, stride=1) for _ in range(blocks - 1))
+    return nn.Sequential(first, *rest)
+
+
+# The vision transformer of Dosovitskiy et al. (2021), An Image is Worth 16 × 16 Words -------------
+# Pre-norm, learned positions, a class token. ViT-L/16 has 304,326,632 parameters at 224 pixels with
+# 1000 classes.
+
+
+class ViTSize(NamedTuple):
+    """How large a vision transformer is."""
+
+    patch: int  # height and width of a patch, in pixels
+    width: int
+    depth: int
+    heads: int
+    std: float | None = None  # of the weights of blocks at the start; None: 1/√inputs of each
+
+
+INIT_STD: Final = 0.02  # of the other weights, and usual for those of large models
+VIT_SIZES: Final = {
+    # 0.02 is made for great widths: in narrow ones the class token hardly hears of the image, and
+    # nothing is learnt for the first steps
+    "tiny": ViTSize(patch=2, width=64, depth=2, heads=4),
+    "mini": ViTSize(patch=4, width=96, depth=4, heads=3),
+    "small": ViTSize(patch=4, width=192, depth=6, heads=3),
+    "vit-s16": ViTSize(patch=16, width=384, depth=12, heads=6, std=INIT_STD),
+    "vit-b16": ViTSize(patch=16, width=768, depth=12, heads=12, std=INIT_STD),
+    "vit-l16": ViTSize(patch=16, width=1024, depth=24, heads=16, std=INIT_STD),
+}
+
+MLP_RATIO: Final = 4
+NORM_EPS: Final = 1e-6  # of the authors' code
+
+
+class Attention(nn.Module):
+    """Attention of every token to every token."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(width, 3 * width)
+        self.proj = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, t, width) → (n, t, width)."""
+        n, t, width = x.shape
+        qkv = self.qkv(x).view(n, t, 3, self.heads, width // self.heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (n, heads, t, width / heads)
+        y = scaled_dot_product_attention(q, k, v)
+        out: Tensor = self.proj(y.transpose(1, 2).reshape(n, t, width))
+        return out
+
+
+class ViTBlock(nn.Module):
+    """Attention and a two-layer perceptron, each on the normalised input and added to it."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(width, eps=NORM_EPS)
+        self.attention = Attention(width, heads)
+        self.norm2 = nn.LayerNorm(width, eps=NORM_EPS)
+        self.up = nn.Linear(width, MLP_RATIO * width)
+        self.down = nn.Linear(MLP_RATIO * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, t, width) → (n, t, width)."""
+        x = x + self.attention(self.norm1(x))
+        out: Tensor = x + self.down(gelu(self.up(self.norm2(x))))
+        return out
+
+
+class ViT(nn.Module):
+    """A vision transformer whose class token is read by a linear head.
+
+    Args:
+        size: How large it is.
+        side: Height and width of an image, a multiple of the patch's.
+        channels: Of an image.
+        classes: Of images.
+
+    Raises:
+        ValueError: If the patches do not fill the image.
+    """
+
+    def __init__(self, size: ViTSize, *, side: int, channels: int, classes: int) -> None:
+        super().__init__()
+        if side % size.patch:
+            raise ValueError(f"side must be a multiple of the patch, {size.patch}, got {side}")
+        tokens = 1 + (side // size.patch) ** 2
+        self.patches = nn.Conv2d(channels, size.width, size.patch, stride=size.patch)
+        self.class_token = nn.Parameter(torch.zeros(1, 1, size.width))
+        self.positions = nn.Parameter(torch.zeros(1, tokens, size.width))
+        self.blocks = nn.Sequential(*(ViTBlock(size.width, size.heads) for _ in range(size.depth)))
+        self.norm = nn.LayerNorm(size.width, eps=NORM_EPS)
+        self.head = nn.Linear(size.width, classes)
+        for module in self.blocks.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.trunc_normal_(module.weight, std=size.std or module.in_features**-0.5)
+        for weight in (self.patches.weight, self.class_token, self.positions, self.head.weight):
+            nn.init.trunc_normal_(weight, std=INIT_STD)
+        for name, param in self.named_parameters():
+            if name.endswith("bias"):
+                nn.init.zeros_(param)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """The logits (n, classes) of images (n, channels, side, side)."""
+        x = self.patches(images).flatten(2).mT  # (n, t - 1, width)
+        x = torch.cat([self.class_token.expand(len(x), -1, -1), x], dim=1)  # (n, t, width)
+        x = self.blocks(x + self.positions)
+        logits: Tensor = self.head(self.norm(x[:, 0]))  # the norm is of each token alone
+        return logits
+
+
+# A perceptron on the pixels, the smallest model of images -----------------------------------------
+
+MLP_SIZES: Final = {"tiny": 64, "small": 256, "large": 1024}  # the width of both hidden layers
+
+
+class MLP(nn.Module):
+    """Two hidden layers with GELU, and a linear head.
+
+    Args:
+        width: Of both hidden layers.
+        side: Height and width of an image.
+        channels: Of an image.
+        classes: Of images.
+    """
+
+    def __init__(self, width: int, *, side: int, channels: int, classes: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(channels * side * side, width)
+        self.second = nn.Linear(width, width)
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """The logits (n, classes) of images (n, channels, side, side)."""
+        hidden = gelu(self.first(images.flatten(1)))  # (n, width)
+        hidden = gelu(self.second(hidden))  # (n, width)
+        logits: Tensor = self.head(hidden)
+        return logits
