@@ -220,7 +220,7 @@ def choose_units_(e: Item) -> None:
             held = seen < largest * torch.exp2(old.to(seen))
             held |= (old == UNSET) & (not starts)  # a reloaded run knows of no overflow, either
             new = torch.where(held, old, exponents_of(seen, reading.dtype, reading.range))
-            if not torch.equal(old, new):
+            if not torch.equal(old, new) and bool((old != UNSET).any()):  # else there is no state
                 _change_units_(e, i, old - new)
         e.begun.append(old != UNSET)
         e.nonzero.append(None if on_host and bool((sizes >= tiny).all()) else sizes >= tiny)

@@ -407,8 +407,9 @@ def choose_by_iteration_(b: Batch, fresh: Tensor) -> None:
     That takes no decomposition, which would cost a large matrix as much as many steps.
     """
     everyone = list(range(len(b.items)))
+    where = None if bool(fresh.all()) else fresh
     for _ in range(2):
-        renew_(b, "basis", refresh_, everyone, fresh)
+        renew_(b, "basis", refresh_, everyone, where)
     b.Q_L, b.Q_R = _bases_of(b, everyone)
     measure_along_bases_(b, everyone)
     b.state["variance_short"] = _gathered(b, "variance_short", everyone)
