@@ -1,4 +1,4 @@
-"""The average of the iterates, which SPlus keeps and is judged by."""
+"""The average of the weights over the steps, which can be shown in their place."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from torch.optim import Optimizer
 
 
 @contextmanager
-def averaged(optimizer: Optimizer, averages: Mapping[Tensor, Tensor]) -> Iterator[None]:
-    """While it lasts, the parameters hold A / (1 − ρᵗ) in place of the last iterate.
+def averaged(
+    optimizer: Optimizer, averages: Mapping[Tensor, Tensor], share: float
+) -> Iterator[None]:
+    """While it lasts, parameters hold (1 − share) X + share A / (1 − ρᵗ) in place of X.
 
     Args:
         optimizer: Whose parameters.
         averages: A of each parameter that has one; of a DTensor the block of this rank.
+        share: That of the average.
     """
     kept = {}
     with torch.no_grad():
@@ -26,7 +29,8 @@ def averaged(optimizer: Optimizer, averages: Mapping[Tensor, Tensor]) -> Iterato
                 X = p.to_local() if hasattr(p, "to_local") else p
                 if t > 0:
                     kept[X] = X.detach().clone()
-                    X.copy_(averages[p] / (1 - group["ema_rate"] ** t))
+                    A = averages[p] / (1 - group["ema_rate"] ** t)
+                    X.copy_(A if share == 1 else X.to(A.dtype).lerp(A, share))
     try:
         yield
     finally:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar, overload
 
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, ParamsT, StateDict
 
+from .averages import averaged
 from .core.balance import first_phases
 from .core.batch import Batch, Item, batches, item
 from .core.gradients import check_gradient, screen
@@ -42,7 +44,7 @@ class BaseOptimizer(Optimizer):
                               basis, and the mean square of each column of a wide gradient
         covariance_left, …    L and R; of a large one only the lower half is kept up to date
         basis_left, …         Q_L and Q_R, or root_left, … of Shampoo
-        iterate_avg           the average of SPlus's iterates
+        iterate_avg           the average of the weights, with `ema_rate`
         clock                 steps since the first basis, plus the phase of the parameter;
                               −1 − phase until there is one
         waiting               matrices of the parameter that have no basis yet
@@ -114,6 +116,48 @@ class BaseOptimizer(Optimizer):
         found = self._ranks.merged(self._records.rows())
         ordered = {r.name: found[r.name] for r in self.readings() if r.name in found}
         return numbered(ordered, self._skips.of)
+
+    def averaged(self, share: float = 1.0) -> AbstractContextManager[None]:
+        """A context in which the parameters hold the average of the weights over the steps.
+
+        Evaluate and save inside of it; at its end the last weights are back, bit for bit. Where
+        ranks share parameters, all of them must enter it.
+
+        Args:
+            share: How much of the average is shown; the rest is that of the last weights.
+
+        Raises:
+            ValueError: If no average is kept, because `ema_rate` is None or was so before.
+
+        >>> from deva_optim import AdamW
+        >>> weight = torch.nn.Parameter(torch.zeros(1))
+        >>> optimizer = AdamW([weight], lr=1.0, weight_decay=0.0, ema_rate=0.5)
+        >>> for _ in range(2):
+        ...     weight.grad = torch.ones(1)
+        ...     optimizer.step()
+        >>> with optimizer.averaged():
+        ...     round(weight.item(), 3)
+        -1.667
+        >>> round(weight.item(), 3)
+        -2.0
+        """
+        if not 0 <= share <= 1:
+            raise ValueError(f"share must be a number from 0 to 1, got {share!r}")
+        if all(group["ema_rate"] is None for group in self.param_groups):
+            raise ValueError(
+                "ema_rate is None, so that no average of the weights is kept: construct "
+                f"{type(self).__name__} with ema_rate=0.99, for example"
+            )
+        found = self._blocks("iterate_avg")
+        for group in self.param_groups:
+            for p in group["params"] if group["ema_rate"] is not None else ():
+                if int(self.state[p].get("step", 0)) > 0 and p not in found:
+                    raise ValueError(
+                        f"ema_rate is {group['ema_rate']}, but a parameter of shape "
+                        f"{tuple(p.shape)} has taken steps without an average: set it before the "
+                        "first step, and load a checkpoint that was saved with it"
+                    )
+        return averaged(self, found, share)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters, as several if they differ in role or rate.
@@ -283,6 +327,9 @@ class BaseOptimizer(Optimizer):
         super().__setstate__(state)
         for group in self.param_groups:
             complete_(group)
+            states = [self.state[p] for p in group["params"] if self.state.get(p)]
+            if states and not any("iterate_avg" in found for found in states):
+                group["ema_rate"] = None  # once every group had a rate, whether it was used or not
 
     @torch.no_grad()
     def _blocks(self, key: str) -> dict[Tensor, Tensor]:

@@ -224,8 +224,6 @@ OPTIONS: Final[Mapping[str, Option]] = {
         "it, and the dtype of the computation elsewhere."),
     "graft": Option(_one_of("adam", "none"), ABSENT,
         '`"adam"` gives the update the norm of Adam\'s, `"none"` leaves it its own.'),
-    "ema_rate": Option(_decay, 0.999,
-        "Decay ρ of the average of the iterates."),
     "sides": Option(_one_of(*get_args(Sides)), "both",
         '`"both"` keeps a basis for each side of a matrix, `"short"` for the shorter side of a '
         "rectangle alone."),
@@ -259,6 +257,9 @@ OPTIONS: Final[Mapping[str, Option]] = {
         "Round weights in bfloat16 and float16 up or down at random, so that they are right on "
         "average and updates below half a unit are not lost. False rounds them to the nearest "
         "number. Other weights are not rounded."),
+    "ema_rate": Option(_optional(_decay), None,
+        "Decay ρ of an average of the weights, in float32 and as large as they are, which "
+        "`averaged()` shows in their place. None keeps none."),
     "role": Option(_one_of("auto", "matrix", "vector"), "auto",
         '`"vector"` is for the method of the rest, `"matrix"` for matrices alone; `"auto"` goes by '
         "the shape of each parameter."),

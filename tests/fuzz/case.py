@@ -66,7 +66,7 @@ class Step(Spelled):
         ("save",)               a twin goes on from a file
         ("deepcopy",)           a twin goes on from a deep copy
         ("telemetry",)          is asked for
-        ("averaged",)           SPlus shows its averaged weights, and takes them back
+        ("averaged",)           averaged weights are shown, if there are any, and taken back
         ("set", g, key, value)  an option of group g changes
         ("add", g)              group g joins, which was not there until now
         ("freeze", i)           parameter i has no gradient any more

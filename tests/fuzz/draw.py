@@ -212,7 +212,7 @@ def _event(
     rng: Random, name: str, params: tuple[Param, ...], groups: tuple[Group, ...], calm: bool
 ) -> Event:
     what = rng.choice(("save", "deepcopy", "telemetry", "set", "set", "freeze", "thaw"))
-    if name == "splus" and rng.random() < 0.2:
+    if rng.random() < (0.2 if name == "splus" else 0.03):
         return ("averaged",)
     if what in ("freeze", "thaw"):
         return (what, rng.randrange(len(params)))

@@ -219,7 +219,7 @@ def _remembers(
     """The averages, covariances and bases of resting matrices are what they were, or still zero."""
     for key, x in state.items():
         name, dot, number = key.partition(".")
-        # the average of SPlus's iterates follows the weight, which decays
+        # the average of the weights follows the weight, which decays
         if name in (*_COUNTERS, "iterate_avg") or dot + number not in ("", suffix):
             continue
         if not before and not name.startswith(("exp_avg", "covariance")):
@@ -269,7 +269,7 @@ def telemetry_is_finite(subject: Subject) -> None:
 
 def averages_come_and_go(subject: Subject) -> None:
     """The averaged weights are finite, and after them the weights are back, bit for bit."""
-    if not hasattr(subject.optimizer, "averaged"):
+    if all(group["ema_rate"] is None for group in subject.optimizer.param_groups):
         return
     kept = [p.detach().clone() for p in subject.params]
     with subject.optimizer.averaged():

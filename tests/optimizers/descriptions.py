@@ -42,6 +42,7 @@ COMMON: dict[str, Kwargs] = {
     "state in codes": {"state_dtype": "int8"},
     "nonfinite": {"nonfinite": "raise"},
     "to the nearest": {"stochastic_rounding": False},
+    "averaged": {"ema_rate": 0.9},
 }
 BETAS: dict[str, Kwargs] = {"betas": {"betas": (0.8, 0.9)}}
 EPS: dict[str, Kwargs] = {"eps": {"eps": 1e-6}}
@@ -112,7 +113,7 @@ OWN: dict[type[Optimizer], dict[str, Kwargs]] = {
         **COVARIANCES,
         "ungrafted": {"graft": "none"},
     },
-    do.SPlus: {**BETAS, **NESTEROV, **SIDES, "ema_rate": {"ema_rate": 0.9}},
+    do.SPlus: {**BETAS, **NESTEROV, **SIDES},
 }
 
 

@@ -68,7 +68,6 @@ class Method(NamedTuple):
             M whatever the group says of Nesterov; `"lion"` shows β₁ M + (1 − β₁) G, then averages
             with β₂.
         rate: What multiplies the learning rate, decay included, from the shape; SPlus has one.
-        averages: Whether the average of the iterates is kept.
         beta3: Decay of the covariances unless betas has three values; None takes betas[1].
         rests: Whether a step has its full length however small the momentum is: then a matrix whose
             gradient is exactly zero is left as it is, but for weight decay.
@@ -92,7 +91,6 @@ class Method(NamedTuple):
     whitens: bool = False
     momentum: Literal["ema", "plain", "lion"] = "ema"
     rate: Callable[[Shape], float] | None = None
-    averages: bool = False
     beta3: float | None = 0.95
     rests: bool = False
     rotated: bool = False
@@ -146,9 +144,9 @@ _ROWS: Final = (
     Method("shampoo",                 INVERSE_ROOT, "sign",    ADAM,          unit_scale,     "adamw",     _SHAMPOO),
     Method("shampoo-ungrafted",       INVERSE_ROOT, "sign",    None,          unit_scale,     "adamw",     _SHAMPOO),
     Method("splus",                   DECOMPOSED,   "sign",    None,          unit_scale,     "splus-vector", _SPLUS, rests=True,
-           rate=mean_side_rate, averages=True, beta3=None),
+           rate=mean_side_rate, beta3=None),
     Method("splus-vector",            None,         "sign",    None,          unit_scale,     None,        _SPLUS,
-           rate=vector_rate, averages=True),
+           rate=vector_rate),
 )
 # fmt: on
 

@@ -33,7 +33,7 @@ def initial_state(
     small = wide if in_codes else wide.to(group["state_dtype"] or wide.dtype)
     momentum = (wide if method.rotated else small).new_zeros(param.shape)
     state = {"step": wide.float(), "exp_avg": momentum}
-    if method.averages:
+    if group["ema_rate"] is not None:
         state["iterate_avg"] = wide.new_zeros(param.shape)
     if param.dtype in HALF:
         state["rounding"] = torch.tensor(0)

@@ -86,7 +86,7 @@ def advance_(b: Batch) -> None:
     steady = b.fresh is None and b.nonzero is None and b.record is None
     U, kappa = compiled(b) if steady and b.group["compile"] else computed(b)
     write_(b, U, kappa)  # 5
-    if b.method.averages:
+    if b.group["ema_rate"] is not None and "iterate_avg" in b.names:
         average_iterates_(b)
     if basis is not None and not has_roots:
         track_bases_(b)  # 6
@@ -330,8 +330,12 @@ def learning_rate(e: Item, shape: tuple[int, ...], dtype: torch.dtype) -> Number
 
 
 def average_iterates_(b: Batch) -> None:
-    """A ← ρ A + (1 − ρ) X, the average of the iterates that SPlus is judged by."""
-    b.state["iterate_avg"].lerp_(b.weights(), b.weight(b.group["ema_rate"], b.gate))
+    """A ← ρ A + (1 − ρ) X, the average of the weights that `averaged` shows, if the step counts."""
+    counts = [e.counted for e in b.items]
+    gate = None
+    if not all(count is True for count in counts):
+        gate = torch.stack([torch.as_tensor(count, device=b.G.device) for count in counts])
+    b.state["iterate_avg"].lerp_(b.weights(), b.weight(b.group["ema_rate"], gate))
 
 
 # 2, 6  Covariances and bases ----------------------------------------------------------------------

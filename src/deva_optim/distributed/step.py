@@ -154,8 +154,9 @@ class Distributed:
         found.offset = 0 if r.is_matrix else placement.offset
         if fresh:
             values["step"] = X.new_zeros((), dtype=torch.float32)  # all ranks count steps
-        # An average of iterates is made of exact weights; weight decay can do with less.
-        return WorkItem(found, placement, owner, found.grad, X, exact=r.method.averages)
+        # An average of weights is made of exact ones; weight decay can do with less.
+        exact = r.group["ema_rate"] is not None
+        return WorkItem(found, placement, owner, found.grad, X, exact=exact)
 
     def _vectors(self, items: list[WorkItem[Item]]) -> Iterator[Batch]:
         """The batches of vectors; an ε that is relative to a mean is told that over all ranks."""

@@ -82,6 +82,7 @@ class DeVA(BaseOptimizer):
         nonfinite: NonFinite = "skip",
         state_dtype: StateDType = None,
         stochastic_rounding: bool = True,
+        ema_rate: float | None = None,
         process_group: Ranks = None,
         wire_dtype: torch.dtype | None = None,
     ) -> None:
@@ -153,6 +154,7 @@ class DeVASinf(BaseOptimizer):
         nonfinite: NonFinite = "skip",
         state_dtype: StateDType = None,
         stochastic_rounding: bool = True,
+        ema_rate: float | None = None,
         process_group: Ranks = None,
         wire_dtype: torch.dtype | None = None,
     ) -> None:
@@ -204,5 +206,6 @@ class DeVALinf(BaseOptimizer):
         nonfinite: NonFinite = "skip",
         state_dtype: StateDType = None,
         stochastic_rounding: bool = True,
+        ema_rate: float | None = None,
     ) -> None:
         super().__init__(params, "deva-linf", locals())

@@ -66,6 +66,7 @@ class Muon(BaseOptimizer):
         nonfinite: NonFinite = "skip",
         state_dtype: StateDType = None,
         stochastic_rounding: bool = True,
+        ema_rate: float | None = None,
         process_group: Ranks = None,
         wire_dtype: torch.dtype | None = None,
     ) -> None:
@@ -120,6 +121,7 @@ class AdaMuon(BaseOptimizer):
         nonfinite: NonFinite = "skip",
         state_dtype: StateDType = None,
         stochastic_rounding: bool = True,
+        ema_rate: float | None = None,
         process_group: Ranks = None,
         wire_dtype: torch.dtype | None = None,
     ) -> None:
@@ -173,6 +175,7 @@ class NorMuon(BaseOptimizer):
         nonfinite: NonFinite = "skip",
         state_dtype: StateDType = None,
         stochastic_rounding: bool = True,
+        ema_rate: float | None = None,
         process_group: Ranks = None,
         wire_dtype: torch.dtype | None = None,
     ) -> None:

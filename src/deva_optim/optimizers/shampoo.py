@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
-from ..averages import averaged
 from ..optimizer import BaseOptimizer
 from ..options import NonFinite, Ranks, Rest, Sides, StateDType, documented
 
@@ -72,6 +70,7 @@ class Shampoo(BaseOptimizer):
         nonfinite: NonFinite = "skip",
         state_dtype: StateDType = None,
         stochastic_rounding: bool = True,
+        ema_rate: float | None = None,
         process_group: Ranks = None,
         wire_dtype: torch.dtype | None = None,
     ) -> None:
@@ -88,7 +87,7 @@ class SPlus(BaseOptimizer):
         L ← β₂ L + (1 − β₂) G Gᵀ,   R ← β₂ R + (1 − β₂) Gᵀ G,   A ← ρ A + (1 − ρ) X
 
     What is not a matrix moves by the sign of its momentum, with s = 0.001. Evaluate and save the
-    averaged weights: `with optimizer.averaged(): …`
+    averaged weights A: `with optimizer.averaged(): …`
 
     Args:
         lr: Learning rate η, a float or a 0-D tensor; about a hundred times AdamW's.
@@ -125,7 +124,6 @@ class SPlus(BaseOptimizer):
         compile: bool | str = False,
         refresh_every: int = 100,
         stagger: bool = True,
-        ema_rate: float = 0.999,
         sides: Sides = "both",
         max_dim: int = 10_000,
         rest_lr: float | Tensor | None = None,
@@ -135,12 +133,9 @@ class SPlus(BaseOptimizer):
         nonfinite: NonFinite = "skip",
         state_dtype: StateDType = None,
         stochastic_rounding: bool = True,
+        ema_rate: float | None = 0.999,
         process_group: Ranks = None,
         wire_dtype: torch.dtype | None = None,
     ) -> None:
         vectors = {"rest": "splus-vector", "rest_betas": betas}
         super().__init__(params, "splus", {**locals(), **vectors})
-
-    def averaged(self) -> AbstractContextManager[None]:
-        """A context in which the parameters hold the average of their iterates."""
-        return averaged(self, self._blocks("iterate_avg"))

@@ -66,6 +66,7 @@ class SOAP(BaseOptimizer):
         nonfinite: NonFinite = "skip",
         state_dtype: StateDType = None,
         stochastic_rounding: bool = True,
+        ema_rate: float | None = None,
         process_group: Ranks = None,
         wire_dtype: torch.dtype | None = None,
     ) -> None:

@@ -55,6 +55,7 @@ class AdamW(BaseOptimizer):
         nonfinite: NonFinite = "skip",
         state_dtype: StateDType = None,
         stochastic_rounding: bool = True,
+        ema_rate: float | None = None,
     ) -> None:
         super().__init__(params, "adamw", locals())
 
@@ -101,6 +102,7 @@ class Signum(BaseOptimizer):
         nonfinite: NonFinite = "skip",
         state_dtype: StateDType = None,
         stochastic_rounding: bool = True,
+        ema_rate: float | None = None,
     ) -> None:
         super().__init__(params, "signum", locals())
 
@@ -145,5 +147,6 @@ class Lion(BaseOptimizer):
         nonfinite: NonFinite = "skip",
         state_dtype: StateDType = None,
         stochastic_rounding: bool = True,
+        ema_rate: float | None = None,
     ) -> None:
         super().__init__(params, "lion", locals())
