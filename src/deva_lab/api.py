@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import UsageError
-from .render.display import Display, Silent, display
+from .render.display import Display, display
 from .render.pages import Comparison
 from .run.entrants import Entrant, entrants
 from .run.environment import default_device, seeded
@@ -105,7 +105,7 @@ def compare(
             compile=compile,
             telemetry=telemetry,
         )
-        results = _results(request, jobs, out, display() if progress else Silent(), baseline)
+        results = _results(request, jobs, out, display() if progress else Display(), baseline)
     return Comparison(results, baseline=baseline)
 
 

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from deva_lab.render.display import Lines, Live, duration, line, loss_text
+from deva_lab.render.display import Display, Live, duration, line, loss_text
 from deva_lab.run.entrants import Entrant
 from deva_lab.run.plan import Request, plan
 from deva_lab.run.progress import Event
@@ -22,7 +22,7 @@ def event(run, step, loss, status="running", evaluated=True):
 
 def test_lines_are_printed_for_evaluations_alone(runs):
     out = io.StringIO()
-    shown = Lines(out)
+    shown = Display(out)
     shown.begin(runs, 3)
     shown.event(event(runs[0], 50, 1.25))
     shown.event(event(runs[0], 51, 1.25, evaluated=False))

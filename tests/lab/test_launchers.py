@@ -22,7 +22,7 @@ from deva_lab.errors import LostWorker, UsageError
 from deva_lab.launchers import exchange
 from deva_lab.launchers.driver import TRIES, run_on, work
 from deva_lab.launchers.slurm import SlurmCluster, sbatch_options
-from deva_lab.render.display import Silent
+from deva_lab.render.display import Display
 from deva_lab.results import read_results
 from deva_lab.run.progress import Event, Result
 from deva_lab.run.runner import Orders, carry_out, run_all
@@ -426,7 +426,7 @@ def test_the_workers_of_a_killed_driver_end_when_their_runs_are_gone_on_with(
     lease = exchange.Lease(left.lease)
     assert not lease()
     orders = Orders(tmp_path, "deva compare")
-    carry_out([settings], orders, jobs=1, shown=Silent(), stopping=lambda: False)
+    carry_out([settings], orders, jobs=1, shown=Display(), stopping=lambda: False)
     assert lease()
     work(settings, orders, left, 1)  # one that had been waiting in a queue
     assert not list(tmp_path.glob("launch-*"))

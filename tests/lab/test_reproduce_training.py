@@ -12,7 +12,7 @@ import pytest
 from deva_lab.cli import main
 from deva_lab.commands import reproduce
 from deva_lab.models.gpt import GPT, SIZES
-from deva_lab.render.display import Lines
+from deva_lab.render.display import Display
 from deva_lab.reproduce import SCALES
 from deva_lab.reproduce.experiment import Trained, parameters, runs_of, units
 from deva_lab.reproduce.experiments import EXPERIMENTS
@@ -104,7 +104,7 @@ def test_every_experiment_leaves_a_page_and_a_second_call_trains_nothing(
     assert f"{len(wanted)} different runs, 0 to do" in said
 
 
-class Interrupting(Lines):
+class Interrupting(Display):
     """Asks to stop, as Ctrl-C does, once a run has taken some steps."""
 
     def event(self, event):
@@ -124,7 +124,7 @@ def test_an_interrupted_call_goes_on_where_it_was(text, tmp_path, capsys, monkey
     assert not (tmp_path / "cut" / "table-snr.md").exists()
     first = []
 
-    class Watching(Lines):
+    class Watching(Display):
         def event(self, event):
             first.append(event.step)
 

@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import LostRank, UsageError
 from ..files import append_line
 from ..loggers import check_loggers, names_of
-from ..render.display import Display, Silent, display
+from ..render.display import Display, display
 from ..render.pages import Comparison
 from ..run.entrants import Entrant
 from ..run.plan import as_begun, plan
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _train(options: argparse.Namespace, ranks: Ranks) -> int:
-    shown: Display = display() if ranks.leads else Silent()
+    shown: Display = display() if ranks.leads else Display()
     folder, settings, log = ranks.lead(lambda: _prepared(options, ranks, shown))
     command = command_line(options.words, launcher(ranks))
     orders = Orders(folder, command, options.save_every, log)

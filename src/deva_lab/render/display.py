@@ -45,12 +45,9 @@ class Display:
         """Leave things tidy."""
 
 
-Silent = Lines = Display
-
-
 def display() -> Display:
     """The live display on a terminal, plain lines where there is none."""
-    return Live() if sys.stdout.isatty() else Lines(sys.stdout)
+    return Live() if sys.stdout.isatty() else Display(sys.stdout)
 
 
 def line(run: RunSettings, event: Event) -> str:
