@@ -83,7 +83,7 @@ def end_of(folder: Path) -> Run:
     """The run as its last checkpoint has it, read by a process alone."""
     (place,) = (folder / "runs").iterdir()
     newest = checkpoint.found(place)[0]
-    record = json.loads((newest / "record").read_text().partition("\n")[2])
+    record = json.loads((newest / "record").read_text())
     settings = RunSettings(**record["settings"])
     end = Run(settings, make_task(settings, lambda text: None))
     checkpoint.load(place, end)
