@@ -55,6 +55,13 @@ def test_the_same_settings_give_the_same_run_and_another_seed_another():
     assert result_of(settings_of(seed=1))["curve"]["loss"] != a["curve"]["loss"]
 
 
+def test_an_average_of_the_weights_is_judged_and_changes_no_step():
+    plain, averaged = (result_of(settings_of(x))["curve"] for x in ("deva", "deva:ema_rate=0.8"))
+    assert averaged["train_loss"] == plain["train_loss"]
+    assert averaged["loss"][0] == plain["loss"][0]  # where there is none yet
+    assert all(x != y for x, y in zip(averaged["loss"][1:], plain["loss"][1:], strict=True))
+
+
 @pytest.mark.parametrize(("available", "device"), [(True, "cuda"), (False, "cpu")])
 def test_the_accelerator_is_asked_for_as_torch_2_6_has_it(available, device, monkeypatch):
     # Later versions know the argument check_available; there this one raises if none is available.

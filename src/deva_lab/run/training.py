@@ -247,7 +247,9 @@ class Run:
         steps = progress.step - (curve.step[-1] if curve.step else 0)
         train_loss = self.losses.item() / steps if steps else None
         self.losses.zero_()
-        averaged = getattr(self.optimizer, "averaged", contextlib.nullcontext)  # SPlus has one
+        averaged = contextlib.nullcontext
+        if any(group.get("ema_rate") is not None for group in self.optimizer.param_groups):
+            averaged = getattr(self.optimizer, "averaged", averaged)  # which is then what is judged
         with averaged(), self.autocast:
             found = self.task.validate(self.compute, self.ranks)
         curve.step.append(progress.step)
