@@ -10,6 +10,26 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 
+def check_averages(optimizer: Optimizer, averages: Mapping[Tensor, Tensor], share: float) -> None:
+    """Raises ValueError if `averaged` has nothing to show, or not of all that should have it."""
+    if not 0 <= share <= 1:
+        raise ValueError(f"share must be a number from 0 to 1, got {share!r}")
+    rated = [group for group in optimizer.param_groups if group["ema_rate"] is not None]
+    if not rated:
+        raise ValueError(
+            "ema_rate is None, so that no average of the weights is kept: construct "
+            f"{type(optimizer).__name__} with ema_rate=0.99, for example"
+        )
+    for group in rated:
+        for p in group["params"]:
+            if int(optimizer.state[p].get("step", 0)) > 0 and p not in averages:
+                raise ValueError(
+                    f"ema_rate is {group['ema_rate']}, but a parameter of shape {tuple(p.shape)} "
+                    "has taken steps without an average: set it before the first step, and load a "
+                    "checkpoint that was saved with it"
+                )
+
+
 @contextmanager
 def averaged(
     optimizer: Optimizer, averages: Mapping[Tensor, Tensor], share: float

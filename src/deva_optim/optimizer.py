@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, ParamsT, StateDict
 
-from .averages import averaged
+from .averages import averaged, check_averages
 from .core.balance import first_phases
 from .core.batch import Batch, Item, batches, item
 from .core.gradients import check_gradient, screen
@@ -141,23 +141,9 @@ class BaseOptimizer(Optimizer):
         >>> round(weight.item(), 3)
         -2.0
         """
-        if not 0 <= share <= 1:
-            raise ValueError(f"share must be a number from 0 to 1, got {share!r}")
-        if all(group["ema_rate"] is None for group in self.param_groups):
-            raise ValueError(
-                "ema_rate is None, so that no average of the weights is kept: construct "
-                f"{type(self).__name__} with ema_rate=0.99, for example"
-            )
-        found = self._blocks("iterate_avg")
-        for group in self.param_groups:
-            for p in group["params"] if group["ema_rate"] is not None else ():
-                if int(self.state[p].get("step", 0)) > 0 and p not in found:
-                    raise ValueError(
-                        f"ema_rate is {group['ema_rate']}, but a parameter of shape "
-                        f"{tuple(p.shape)} has taken steps without an average: set it before the "
-                        "first step, and load a checkpoint that was saved with it"
-                    )
-        return averaged(self, found, share)
+        averages = self._blocks("iterate_avg")
+        check_averages(self, averages, share)
+        return averaged(self, averages, share)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters, as several if they differ in role or rate.

@@ -261,10 +261,10 @@ def test_a_bad_gradient_on_one_rank_stops_all(layout: str) -> None:
 # State -------------------------------------------------------------------------------------------
 
 
-def owned(layout: str) -> tuple[list[int], list[Tensor], list[Tensor], str]:
-    """Which matrices have state here; the averages of SPlus; and what copying says."""
+def owned(name: str, layout: str) -> tuple[list[int], list[Tensor], list[Tensor], str]:
+    """Which matrices have state here; the averaged weights; and what copying says."""
     start = weights()
-    params, optimizer, lay = shared("splus", start, layout, foreach=False)
+    params, optimizer, lay = shared(name, start, layout, foreach=False, ema_rate=0.9)
     advance(params, optimizer, lay, past(start, 6))
     held = [
         i
@@ -280,15 +280,16 @@ def owned(layout: str) -> tuple[list[int], list[Tensor], list[Tensor], str]:
     return held, before, averages, str(error.value)
 
 
+@pytest.mark.parametrize("name", ["splus", "deva"])
 @pytest.mark.parametrize("layout", ["rows", "ddp"])
-def test_state_lives_with_its_owner_alone(layout: str) -> None:
+def test_state_lives_with_its_owner_alone(name: str, layout: str) -> None:
     start = weights()
     params = [nn.Parameter(x.clone()) for x in start]
-    optimizer = build("splus", params, foreach=False)
+    optimizer = build(name, params, foreach=False, ema_rate=0.9)
     advance(params, optimizer, Tensor.clone, past(start, 6))
     with optimizer.averaged():
         theirs = whole(params)
-    (first, *_), (second, *_) = found = run(2, owned, layout)
+    (first, *_), (second, *_) = found = run(2, owned, name, layout)
     assert sorted(first + second) == list(range(5))
     for _, before, averages, _ in found:
         assert_close(before, whole(params), rtol=0, atol=0)

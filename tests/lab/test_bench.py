@@ -205,6 +205,22 @@ def test_peak_of_known_allocations() -> None:
     assert peak_bytes(lambda: A.add_(A)) == 0
 
 
+@pytest.mark.parametrize("telemetry_every", [0, 1])
+def test_a_step_of_deva_needs_less_than_half_of_the_memory_of_a_block(telemetry_every):
+    """Of a GPT block as narrow as strips allow, whether telemetry records the step or not."""
+    n = 512
+    shapes = [(n, n)] * 4 + [(4 * n, n), (n, 4 * n)]
+    named = [(f"h.{i}.weight", torch.nn.Parameter(torch.randn(x))) for i, x in enumerate(shapes)]
+    optimizer = do.DeVA(named, lr=1e-3, refresh_every=2)
+    optimizer.telemetry_every = telemetry_every
+    for _, p in named:
+        p.grad = torch.randn_like(p)
+    optimizer.step()
+    weights = sum(p.nbytes for _, p in named)
+    # five n×n matrices of the twelve, and vectors
+    assert peak_bytes(optimizer.step, times=2) < 0.45 * weights
+
+
 def test_peak_is_that_of_a_single_run() -> None:
     kept: list[Tensor] = []
     assert peak_bytes(lambda: kept.append(torch.ones(1000)), times=3) == 4000

@@ -189,21 +189,20 @@ def soft_in_basis(B: Columns, Q: Tensor | None, w: Tensor) -> tuple[Tensor | Str
     third, which takes fewer in all.
     """
     shape, (n, m) = B.M.shape, B.M.shape[-2:]
-    seen, times = host_sees(B.M.device), symmetric_products(n, B.M.device)
-    long = Q is not None and m >= 3 * n
-    if Q is not None and long and seen and times is not torch.bmm and len(shape) == 3:
-        found = _soft_by_strips(B, Q, w)
+    seen, times, long = host_sees(B.M.device), symmetric_products(n, B.M.device), m >= 3 * n
+    if len(shape) != 3:
+        w, Q = w.reshape(-1, n, 1), Q if Q is None else Q.reshape(-1, n, n)
+    S = None if Q is None else times(Q * w.mT, Q.mT)
+    if S is not None and long and seen and times is not torch.bmm and len(shape) == 3:
+        found = _soft_by_strips(B, S)
         if found is not None:
             return found
-    X, S = B.written(), None
-    if len(shape) != 3:
-        X, w = X.reshape(-1, n, m), w.reshape(-1, n, 1)
-        Q = Q if Q is None else Q.reshape(-1, n, n)
-    if Q is None:
+    X = B.written()
+    X = X if len(shape) == 3 else X.reshape(-1, n, m)
+    if S is None:
         X = X * w
-    else:
-        S = times(Q * w.mT, Q.mT)
-        X, S = (X, S) if long else (torch.bmm(S, X), None)
+    elif not long:
+        X, S = torch.bmm(S, X), None
     K = _ridged(times(X, X.mT), S) if seen else None
     norm = None if K is None else ordinary_norms(K, keepdim=True)
     ordinary = norm is not None
@@ -223,11 +222,10 @@ def soft_in_basis(B: Columns, Q: Tensor | None, w: Tensor) -> tuple[Tensor | Str
     return U, math.sqrt(n) / compact(size)
 
 
-def _soft_by_strips(B: Columns, Q: Tensor, w: Tensor) -> tuple[StripProduct, Tensor] | None:
+def _soft_by_strips(B: Columns, S: Tensor) -> tuple[StripProduct, Tensor] | None:
     """The same without B or the update in full; None if the norm of K is not an ordinary number."""
-    n = Q.shape[-1]
-    times = symmetric_products(n, Q.device)
-    S = times(Q * w.mT, Q.mT)
+    n = S.shape[-1]
+    times = symmetric_products(n, S.device)
     K = torch.zeros_like(S)
     for some in B.strips():
         add_gram_(K, B.written(some), keep=1.0, weight=1.0)

@@ -25,8 +25,9 @@ def basis_drift(C: Tensor, Q: Tensor) -> Tensor:
     tensor(True)
     """
     T = Q.mT @ C @ Q
-    off, whole = T - torch.diag_embed(T.diagonal(dim1=-2, dim2=-1)), _frobenius(T)
-    return torch.where(whole > 0, _frobenius(off) / whole, 0)
+    whole = _frobenius(T)
+    T.diagonal(dim1=-2, dim2=-1).zero_()
+    return torch.where(whole > 0, _frobenius(T) / whole, 0)
 
 
 def msign_error(O: Term, size: Number = 1.0) -> Tensor:
@@ -37,7 +38,11 @@ def msign_error(O: Term, size: Number = 1.0) -> Tensor:
     >>> msign_error(torch.eye(2, 3)), msign_error(torch.zeros(2, 3))
     (tensor(0.), tensor(1.))
     """
-    K = reduce(Tensor.add_, (X @ X.mT for X in strips(O))).mul_(size**2)
+    K: Tensor | None = None
+    for X in strips(O):
+        K = X @ X.mT if K is None else K.add_(X @ X.mT)
+    assert K is not None
+    K.mul_(size**2)
     K.diagonal(dim1=-2, dim2=-1).sub_(1)
     error: Tensor = _frobenius(K) / K.shape[-1] ** 0.5
     return error

@@ -51,6 +51,7 @@ from .linalg import (
     host_sees,
     inverse_norm,
     matrix_norms,
+    mirror_,
     over,
     scaled,
     value,
@@ -553,8 +554,9 @@ def _drifts(b: Batch) -> dict[str, Tensor]:
     found = {}
     for side in SIDES:
         if f"basis_{side}" in b.names:
-            C = gather(b.tensors(f"covariance_{side}"), b.dtype).tril()  # a large one has no more
-            found[f"drift_{side}"] = basis_drift(C + C.tril(-1).mT, b.state[f"basis_{side}"])
+            C = gather(b.tensors(f"covariance_{side}"), b.dtype)
+            mirror_(C)
+            found[f"drift_{side}"] = basis_drift(C, b.state[f"basis_{side}"])
     return found
 
 
