@@ -20,9 +20,10 @@ PAGE = (ROOT / "docs" / "architecture.md").read_text("utf-8")
 
 # What each part imports, the upper ones first: an import goes to a part further down.
 PARTS: dict[str, set[str]] = {
-    "deva_optim": {"clipping", "core", "optimizers", "routing"},
+    "deva_optim": {"clipping", "core", "optimizers", "routing", "schedules"},
     "integrations": {"clipping", "optimizer", "optimizers", "routing", "telemetry"},
     "clipping": {"optimizer"},
+    "schedules": set(),
     "optimizers": {"core", "optimizer", "options"},
     "optimizer": {"averages", "core", "local", "options", "routing", "telemetry"},
     "averages": set(),

@@ -9,6 +9,7 @@ from .optimizers.shampoo import Shampoo, SPlus
 from .optimizers.soap import SOAP
 from .optimizers.vector import AdamW, Lion, Signum
 from .routing import describe, param_groups
+from .schedules import trapezoid
 
 __version__ = "0.2.0"
 
@@ -30,4 +31,5 @@ __all__ = [
     "describe",
     "msign",
     "param_groups",
+    "trapezoid",
 ]

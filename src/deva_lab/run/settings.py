@@ -53,10 +53,10 @@ class RunSettings:
         return f"{plain}-lr{self.lr:g}-seed{self.seed}-{digest}"
 
     def rate(self, step: int) -> float:
-        """What multiplies the learning rate in a step: a rise, a constant phase, a line to zero."""
-        rise = (step + 1) / max(1.0, self.warmup * self.steps)
-        fall = (self.steps - step) / max(1.0, self.decay * self.steps)
-        return min(1.0, rise, fall)
+        """What multiplies the learning rate in a step."""
+        from deva_optim.schedules import Trapezoid  # not at the top: it imports torch
+
+        return Trapezoid(self.steps, self.warmup, self.decay)(step)
 
     def evaluates(self, step: int) -> bool:
         """Whether the validation loss is taken after so many steps."""
