@@ -12,9 +12,17 @@ from scipy import stats
 import deva_optim
 from deva_lab.cli import main
 from deva_lab.errors import UsageError
-from deva_lab.race.entries import ENTRIES, PLACES, RACE, Entry, Place, Rules
-from deva_lab.race.page import compact, confirmation, goal, page, publish, text
-from deva_lab.race.standings import Frozen, Race, freeze, paired, runner_up, standings
+from deva_lab.race.entries import COURSES, ENTRIES, PLACES, RACE, Course, Entry, Place, Rules
+from deva_lab.race.page import claim, compact, confirmation, markdown, page, publish, text
+from deva_lab.race.standings import (
+    Frozen,
+    Race,
+    freeze,
+    interval,
+    paired,
+    runner_up,
+    standings,
+)
 from deva_lab.race.tuning import (
     at_an_end,
     good_range,
@@ -39,6 +47,8 @@ TABLE = {
     "short": Entry("short", "deva", 0.01, "DeVA, shorter", length=0.8),
     "worse": Entry("worse", "deva:sides=short", 0.01, "an ablation", "ablation", "deva"),
 }
+COURSE = Course("made", "made up", RULES, TABLE, goal=0.9)
+FAIR = replace(COURSE, fair="muon", fair_goal=0.85)
 ENDS = {"muon": 3.3, "muon-nesterov": 3.2, "deva": 3.1, "short": 3.19, "worse": 3.4}
 
 
@@ -108,14 +118,29 @@ def test_the_entries_are_optimizers_that_there_are():
         assert 0 < entry.length <= 1
     assert set(RACE.muons) <= set(ENTRIES)
     assert {"adamw", "lion", "adamuon", "soap-light", "deva-paper", "deva-authors"} <= set(ENTRIES)
-    assert len({(entry.optimizer, entry.length) for entry in ENTRIES.values()}) == len(ENTRIES)
+    kinds = {(entry.optimizer, entry.length, entry.decay) for entry in ENTRIES.values()}
+    assert len(kinds) == len(ENTRIES)
+
+
+def test_the_courses_differ_from_the_sprint_in_one_thing_and_have_seeds_of_their_own():
+    sprint = COURSES["sprint"].rules.base
+    assert sprint == RACE.base
+    assert COURSES["distance"].rules.base == sprint.changed(steps=5 * sprint.steps)
+    assert COURSES["broad"].rules.base == sprint.changed(batch=4 * sprint.batch)
+    seen = {*COURSES["first"].rules.final_seeds, *COURSES["first"].rules.tuning_seeds}
+    for name in ("sprint", "distance", "broad"):
+        course = COURSES[name]
+        assert course.name == name
+        assert not seen & set(course.rules.final_seeds)
+        assert len(course.rules.final_seeds) >= (8 if name == "sprint" else 4)
+        assert {course.fair, *course.rules.muons} <= set(course.entries)
+        assert {"adamw", "lion", "adamuon", "soap-light", "deva-paper"} <= set(course.entries)
 
 
 def test_an_entry_has_the_defaults_of_deva_written_out():
     defaults = inspect.signature(deva_optim.DeVA).parameters
-    options = dict(Entrant.parse(ENTRIES["soft"].optimizer).options)
-    # The lean form of it came later.
-    assert {name: defaults[name].default for name in options} == {**options, "variant": "lean"}
+    options = dict(Entrant.parse(ENTRIES["lean"].optimizer).options)
+    assert {name: defaults[name].default for name in options} == options
     sinf = inspect.signature(deva_optim.DeVASinf).parameters
     apart = {name for name in sinf if sinf[name].default != defaults[name].default}
     assert apart == {*options, "rest"}  # no other default is DeVA's own
@@ -123,7 +148,7 @@ def test_an_entry_has_the_defaults_of_deva_written_out():
 
 def test_a_comparison_takes_what_the_race_has_found_best():
     """Settings and rates, of DeVA those that it has by default (the test above)."""
-    frozen = Frozen.read(Path(__file__).parents[2] / "docs/race.json")
+    frozen = Frozen.read(Path(__file__).parents[2] / "docs/race/first.json")
     assert frozen is not None
     named = {"deva": "soft", "muon": frozen.muon, "soap": "soap-light", "adamw": "adamw"}
     found = {name: frozen.entries[entry] for name, entry in named.items()}
@@ -151,8 +176,9 @@ def test_the_command_prints_rules_entries_and_an_empty_board(tmp_path, capsys):
     assert "600 steps of 8 × 256 = 2,048 tokens" in capsys.readouterr().out
     assert main(["race", "--entries"]) == 0
     said = capsys.readouterr().out
-    assert all(name in said for name in ENTRIES)
-    assert f"4 learning rates each, {4 * len(ENTRIES)} tuning runs" in said
+    entries = COURSES["sprint"].entries
+    assert all(name in said for name in entries)
+    assert f"4 learning rates each, {4 * len(entries)} tuning runs" in said
     assert main(["race", "--list", "--out", str(tmp_path)]) == 0
     assert "No entry has been run" in capsys.readouterr().out
 
@@ -160,8 +186,9 @@ def test_the_command_prints_rules_entries_and_an_empty_board(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["--course", "spirnt"], "unknown course of the race 'spirnt', did you mean 'sprint'"),
         (["tnue"], "unknown stage of the race 'tnue', did you mean 'tune'"),
-        (["tune", "muno"], "unknown entry of the race 'muno', did you mean 'muon'"),
+        (["tune", "laen"], "unknown entry of the race 'laen', did you mean 'lean'"),
         (["final"], "nothing is frozen in"),
         (["confirm"], "nothing is frozen in"),
         (["robustness"], "say which: deva race robustness ENTRY muon adamw"),
@@ -305,7 +332,7 @@ def test_schedules_of_different_length_are_compared_by_their_tokens():
     shares = [0.8 * 1.8 / (5 - end) for end in ends["short"]]
     assert list(rows[0].scores.values.values()) == pytest.approx(shares)
     gap = 1 - sum(shares) / 3
-    assert f"is there {gap:.3f} of Muon's tokens earlier than muon-nesterov" in text(rows, RULES)
+    assert f"is there {gap:.3f} of Muon's tokens earlier than muon-nesterov" in text(rows, COURSE)
 
 
 def test_an_entry_that_diverges_on_one_seed_never_reaches_the_target():
@@ -330,17 +357,39 @@ def test_the_board_has_commands_and_a_test_against_the_next_of_its_length():
     frozen, results = raced()
     rows = standings(frozen, TABLE, results, RULES)
     assert runner_up(rows).entry.name == "muon-nesterov"  # another length is no other optimizer
-    assert "short is first; against muon-nesterov it cannot be tested" in text(rows, RULES)
+    assert "short is first; against muon-nesterov it cannot be tested" in text(rows, COURSE)
     full = [row for row in rows if row.entry.name != "short"]
     assert runner_up(full).entry.name == "muon-nesterov"
-    said = text(full, RULES)
+    said = text(full, COURSE)
     assert "deva is first. Seed by seed it ends 0.1000 lower than muon-nesterov" in said
     assert "--optimizers muon:nesterov=true,lr=0.0141 --size small" in said
     assert "--steps 100 --batch 8 --decay 0.4 --evaluate-every 50 --seeds 101,102,103" in said
     assert "not reached" in said
-    assert f"{full[0].score:.3f} misses it, and " in said
-    quick = [replace(full[0], score=0.9, time=1.01)]
-    assert "0.900 meets it, and 1.010 of the time misses it." in text(quick, RULES)
+    assert f"with {full[0].score:.3f} of its tokens (95 % " in said
+    assert "the goal of 0.90 is missed." in said
+
+
+def test_the_claim_is_judged_against_both_muons_and_by_time():
+    frozen, results = raced()
+    rows = standings(frozen, TABLE, results, RULES, FAIR.fair)
+    assert [row.entry.name for row in rows if row.fair is None] == ["worse"]
+    # Lines from 5 again: the short one reaches 3.3, where muon ends, after 1.7 / 1.81 of its way.
+    assert rows[0].fair == pytest.approx(0.8 * 1.7 / 1.81)
+    low, high = interval(rows[0].scores)
+    said = claim(rows, FAIR)
+    assert said == (
+        f"short reaches the end of muon-nesterov, the tuned Muon, with {rows[0].score:.3f} of its "
+        f"tokens (95 % {low:.3f} to {high:.3f}): the goal of 0.90 is met. short reaches the end of "
+        "muon, a Muon that has every lever of DeVA's, with 0.751 of its tokens: the goal of 0.85 "
+        "is met. short is there after 0.796 of Muon's time: the goal, no more than it, is met."
+    )
+    assert "| tokens | tokens / fair Muon | time |" in markdown(rows, FAIR, "made.svg")
+    slow = [replace(rows[0], score=0.91, fair=None, time=1.01), *rows[2:]]
+    assert "with 0.910 of its tokens" in claim(slow, COURSE)
+    assert "the goal of 0.90 is missed." in claim(slow, COURSE)
+    assert "after 1.010 of Muon's time: the goal, no more than it, is missed." in claim(slow, FAIR)
+    assert "No entry of DeVA reaches the end of muon, a Muon that has" in claim(slow, FAIR)
+    assert claim([], FAIR) == "No entry has been run on the final seeds yet."
 
 
 def test_of_those_that_end_alike_the_quickest_is_named():
@@ -349,10 +398,17 @@ def test_of_those_that_end_alike_the_quickest_is_named():
     deva, muon = rows["deva"], rows["muon-nesterov"]
     ends = Measured(dict(zip(RULES.final_seeds, (3.12, 3.1, 3.08), strict=True)))
     twin = replace(deva, entry=replace(deva.entry, name="twin"), final=ends, time=0.5)
-    assert f"takes {deva.score:.3f} of the tokens and 0.500 of the time" in goal([deva, twin, muon])
-    assert "ends 0.1000 lower than muon-nesterov" in goal([deva, twin, muon])
-    assert "cannot tell" not in goal([deva, replace(twin, time=9.0), muon])
-    assert "cannot tell" not in goal([deva, replace(muon, time=0.5)])  # it can
+    said, *others = (
+        markdown(some, COURSE, "made.svg")
+        for some in (
+            [deva, twin, muon],
+            [deva, replace(twin, time=9.0), muon],
+            [deva, replace(muon, time=0.5)],  # which it can tell
+        )
+    )
+    assert f"takes {deva.score:.3f} of the tokens and 0.500 of the time" in said
+    assert "ends 0.1000 lower than muon-nesterov" in said
+    assert not any("cannot tell" in other for other in others)
 
 
 # The paired test ---------------------------------------------------------------------------------
@@ -427,7 +483,7 @@ def race_in(folder) -> Race:
     frozen, results = raced()
     (folder / "results.jsonl").write_text("".join(json.dumps(r) + "\n" for r in results))
     frozen.write(folder / "race.json")
-    return Race(folder, rules=RULES, entries=TABLE)
+    return Race(folder, course=COURSE)
 
 
 def test_the_page_without_runs_has_the_rules_alone(tmp_path):
@@ -440,10 +496,11 @@ def test_the_page_without_runs_has_the_rules_alone(tmp_path):
 def test_the_page_and_what_lies_beside_it(tmp_path):
     race, docs = race_in(tmp_path), tmp_path / "docs"
     docs.mkdir()
-    (docs / "race-notes.md").write_text("Nor did prayer.\n")
+    (docs / "made-notes.md").write_text("Nor did prayer.\n")
     written = {path.name for path in publish(race, docs)}
-    assert written == {"race.md", "race.jsonl", "race.json", "race.png", "race.svg"}
-    said = (docs / "race.md").read_text()
+    assert written == {"made.md", "made.jsonl", "made.json", "made.png", "made.svg"}
+    said = (docs / "made.md").read_text()
+    assert said.startswith("# The race: made\n\nshort reaches the end of muon-nesterov")
     assert "| 1 | short | 0.796 |" in said
     assert (
         "| worse | an ablation | deva | +0.3000 (paired t = 259.8 over 3 seeds, p < 0.001) |"
@@ -452,22 +509,23 @@ def test_the_page_and_what_lies_beside_it(tmp_path):
     assert "## What did not work\n\nNor did prayer.\n\n## Tuning" in said
     assert "## Tuning" in said
     assert "on seed 0 at one rate or more: 2 of deva and 2 of muon." in said
-    published = Race(tmp_path / "none", docs / "race.jsonl", rules=RULES, entries=TABLE)
+    published = Race(tmp_path / "none", docs / "made.jsonl", COURSE)
     assert page(published) == said  # all that it says is in what was published
     candidate = {**TABLE, "worse": replace(TABLE["worse"], kind="candidate", of="")}
-    unlucky = page(replace(published, entries=candidate))
+    unlucky = page(replace(published, course=replace(COURSE, entries=candidate)))
     assert "- **worse** (an ablation): 3.4000 ± 0.0140 against 3.2000 ± 0.0110 of muon" in unlucky
 
 
-def test_the_page_in_docs_is_what_the_code_and_the_results_there_say():
-    docs = Path(__file__).parents[2] / "docs"
-    results = docs / "race.jsonl"
-    race = Race(docs / "none", results if results.exists() else None)
-    assert (docs / "race.md").read_text() == page(race)  # else: deva race page
+@pytest.mark.parametrize("name", COURSES)
+def test_the_page_in_docs_is_what_the_code_and_the_results_there_say(name):
+    docs = Path(__file__).parents[2] / "docs/race"
+    results = docs / f"{name}.jsonl"
+    race = Race(docs / "none", results if results.exists() else None, COURSES[name])
+    assert (docs / f"{name}.md").read_text() == page(race)  # else: deva race page --course NAME
 
 
 def test_runs_of_no_entry_are_shown_too(tmp_path):
-    race = Race(tmp_path, rules=RULES, entries=TABLE)
+    race = Race(tmp_path, course=COURSE)
     lost, stray, beyond = (
         RULES.base.changed(optimizer=name, lr=lr)
         for name, lr in (("lion", 0.1), ("soap", 0.02), ("muon", 0.16))

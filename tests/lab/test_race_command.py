@@ -8,7 +8,7 @@ from deva_lab.cli import parser
 from deva_lab.commands import race as command
 from deva_lab.errors import UsageError
 from deva_lab.race import tuning
-from deva_lab.race.entries import RACE, Entry, Place, Rules
+from deva_lab.race.entries import RACE, Course, Entry, Place, Rules
 from deva_lab.race.standings import Race
 from deva_lab.results import read_results
 
@@ -29,7 +29,8 @@ def race(tmp_path, monkeypatch) -> Race:
     base = base.changed(steps=5, batch=2, evaluate_every=5)
     rules = Rules(base, (0,), (11, 12), budget=2, muons=("muon",))
     places = {"batch": Place("a larger batch", {"batch": 3})}
-    return Race(tmp_path / "race", rules=rules, entries=TABLE, places=places)
+    course = Course("tiny", "a tiny GPT", rules, TABLE, goal=0.9)
+    return Race(tmp_path / "race", course=course, places=places)
 
 
 def deva(race: Race, *words: str) -> int:
@@ -72,7 +73,7 @@ def test_from_tuning_to_the_board_and_no_run_twice(race, capsys, tmp_path, monke
     assert deva(race, "robustness", "whitened") == 0
     assert "rates within 1 %" in capsys.readouterr().out
     assert deva(race, "page", "--docs", str(tmp_path / "docs")) == 0
-    assert "a larger batch" in (tmp_path / "docs" / "race.md").read_text()
+    assert "a larger batch" in (tmp_path / "docs" / "tiny.md").read_text()
     assert deva(race, "recipe", "whitened-80") == 0
     said = capsys.readouterr().out
     assert "-m deva_lab.race.track" in said

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from ..errors import UsageError, unknown
-from ..race.entries import Entry, chosen, listing, rules_text
+from ..race.entries import COURSES, Entry, chosen, listing, rules_text
 from ..race.page import confirmation, draw_race, publish, text
 from ..race.standings import Race, freeze
 from ..race.track import recipe
@@ -22,13 +23,16 @@ from .options import command_line, launching
 
 def run(options: argparse.Namespace, race: Race | None = None) -> int:
     """Carry out a stage; the exit code is 0, or 128 + the signal if one came."""
-    race = race or Race(options.out, options.results)
+    if options.course not in COURSES:
+        raise unknown("course of the race", options.course, COURSES)
+    folder = options.out or Path("runs/race") / options.course
+    race = race or Race(folder, options.results, COURSES[options.course])
     if options.rules:
         print(rules_text(race.rules))
     elif options.entries:
         print(listing(race.rules, race.entries))
     elif options.list:
-        print(text(race.standings(), race.rules))
+        print(text(race.standings(), race.course))
     elif options.stage not in STAGES:
         raise unknown("stage of the race", options.stage, STAGES)
     else:
@@ -105,7 +109,7 @@ def _final(stage: Stage) -> None:
     runs = [frozen.runs(entry, race.rules) for entry in entries]
     stage.train([run for seed in zip(*runs, strict=True) for run in seed])  # seed by seed
     rows = race.standings()
-    stage.shown.say("\n" + text(rows, race.rules))
+    stage.shown.say("\n" + text(rows, race.course))
     if rows:
         stage.shown.say(str(draw_race(rows, frozen.muon, race.folder)[0]))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
@@ -56,16 +56,26 @@ RACE: Final = Rules(
 
 def rules_text(rules: Rules = RACE) -> str:
     """The rules, as Markdown."""
-    size = SIZES[rules.base.size]
+    from scipy.stats import t  # takes a second to import
+
+    size, seeds = SIZES[rules.base.size], len(rules.final_seeds)
     return _RULES.format(
+        seeds=seeds,
+        t=t.ppf(0.975, seeds - 1),
         base=rules.base,
         size=size,
         tokens=rules.base.batch * size.context,
         budget=rules.budget,
         tuning=listed(map(str, rules.tuning_seeds)),
         final=listed(map(str, rules.final_seeds)),
-        muons=listed(rules.muons),
+        muons=_muons_text(rules.muons),
     )
+
+
+def _muons_text(names: tuple[str, ...]) -> str:
+    if len(names) == 1:
+        return f"of the entry {names[0]}"
+    return f"of the entries {listed(names)} the one that tuning finds best"
 
 
 _RULES: Final = """\
@@ -73,13 +83,12 @@ _RULES: Final = """\
 on `{base.data}` in a byte-level
 BPE of {base.vocabulary}; {base.steps} steps of {base.batch} × {size.context} = {tokens:,} tokens. \
 The rate is constant
-and then falls to zero over the last {base.decay:.0%} of the steps. \
-The validation loss is taken every
-{base.evaluate_every} steps.
+and then falls to zero over the last {base.decay:.0%} of the steps, unless an entry has a fall of
+its own. The validation loss is taken every {base.evaluate_every} steps.
 
 **The score** is the number of tokens at which an entry's validation loss, the mean over the final
 seeds, reaches the target, as a share of the tokens that Muon took. The target is the final loss of
-Muon: of the entries {muons} the one that tuning finds best. Between two
+Muon: {muons}. Between two
 evaluations the curve is a line. An entry may have a shorter schedule of its own, and then counts by
 what it took of that. Lower is better. Times are scaled so that the model's part of a step, the same
 work in all runs, takes the same in all of them.
@@ -96,8 +105,8 @@ work in all runs, takes the same in all of them.
    frozen when final seeds of others had been run is marked as late.
 4. Seed by seed, all entries start from the same weights and see the same batches.
 5. An order is claimed where a paired t-test over the final seeds carries it: of final losses, or
-   of tokens to the target where schedules differ in length. With three seeds that takes
-   |t| > 4.3 for p < 0.05, and p knows nothing of how many entries were tried.
+   of tokens to the target where schedules differ in length. With {seeds} seeds that takes
+   |t| > {t:.1f} for p < 0.05, and p knows nothing of how many entries were tried.
 6. All runs, lost ones too, stay in the file of results.
 """
 
@@ -118,6 +127,7 @@ class Entry:
         kind: A baseline, a candidate, or an ablation, which shows what one ingredient does.
         of: For an ablation the entry that it differs from in one thing.
         length: The steps of its schedule as a share of the race's.
+        decay: The share of its steps in which the rate falls to zero; None is the race's.
     """
 
     name: str
@@ -127,12 +137,14 @@ class Entry:
     kind: Literal["baseline", "candidate", "ablation"] = "candidate"
     of: str = ""
     length: float = 1.0
+    decay: float | None = None
 
     def run(self, rules: Rules, lr: float, seed: int) -> RunSettings:
         """The run of this entry at a rate with a seed."""
         steps = round(self.length * rules.base.steps)
         label = Entrant.parse(self.optimizer).label
-        return rules.base.changed(optimizer=label, lr=lr, seed=seed, steps=steps)
+        decay = rules.base.decay if self.decay is None else self.decay
+        return rules.base.changed(optimizer=label, lr=lr, seed=seed, steps=steps, decay=decay)
 
 
 Entries = Mapping[str, Entry]
@@ -150,7 +162,13 @@ def _deva(name: str, about: str, of: str = "", length: float = 1.0, /, **changes
     return Entry(name, optimizer, RATE, about, "ablation" if of else "candidate", of, length)
 
 
+def _falling(entry: Entry) -> Entry:
+    """The entry with a rate that falls for longer than in the first round."""
+    return replace(entry, decay=0.7)
+
+
 _SOFT: Final = {"msign": "soft", "variant": "whitened"}
+_LEAN: Final = {"msign": "soft", "variant": "lean"}
 _POLAR: Final = {"msign": "polar-express", "variant": "whitened"}
 
 # fmt: off
@@ -175,11 +193,16 @@ _ROWS: Final = (
     _deva("whitened-90", "whitened, on 90 % of the steps", "", 0.9, variant="whitened"),
     Entry("muon-soft", "muon:momentum=0.8,msign=soft,nesterov=true", RATE, "the soft msign",
           "ablation", "muon-quick"),
+    # The second round: lean DeVA, and a lever that it was given, which Muon has as well.
+    _deva("lean", "the defaults of DeVA, the schedule of the first round", **_LEAN),
+    _falling(_deva("lean-fall", "the rate falls over the last 70 % of the steps", **_LEAN)),
+    _falling(_deva("lean-fall-85", "the same on 85 % of the steps", "", 0.85, **_LEAN)),
+    _falling(_baseline("muon-fall", "muon:momentum=0.8,nesterov=true", "muon-quick, so too")),
 )
 # fmt: on
 
 ENTRIES: Final[Entries] = MappingProxyType({row.name: row for row in _ROWS})
-"""Every entry by name, in the order of the table."""
+"""Every entry of both rounds by name, in the order of the table."""
 
 
 def chosen(what: str, names: Iterable[str], known: Mapping[str, T]) -> list[T]:
@@ -200,6 +223,69 @@ def listing(rules: Rules = RACE, entries: Entries = ENTRIES) -> str:
     rows = [(e.name, e.kind, e.optimizer, e.about) for e in entries.values()]
     budget = f"{rules.budget} learning rates each, {rules.budget * len(entries)} tuning runs a seed"
     return "\n".join([aligned((), rows, left=range(4)), "", budget])
+
+
+# The courses --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Course:
+    """A task with its rules, and who runs there against whom.
+
+    Attributes:
+        name: What `--course` calls it.
+        about: What it is, in a line.
+        rules: The task and the terms; `rules.muons` set the target.
+        entries: What takes part.
+        goal: The share of Muon's tokens that was aimed at.
+        fair: The entry that is Muon with every lever that DeVA is given; "" if there is none.
+        fair_goal: The share of its tokens that was aimed at.
+    """
+
+    name: str
+    about: str
+    rules: Rules
+    entries: Entries
+    goal: float
+    fair: str = ""
+    fair_goal: float = 1.0
+
+
+_FIRST_ROUND: Final = tuple(e.name for e in _ROWS[: [e.name for e in _ROWS].index("lean")])
+_SECOND_ROUND: Final = (
+    *("adamw", "lion", "muon-quick", "muon-fall", "adamuon", "soap-light"),
+    *("deva-paper", "deva-authors"),
+    *("lean", "lean-fall", "lean-fall-85"),
+)
+
+
+def _course(
+    name: str,
+    about: str,
+    *,
+    seeds: int,
+    goal: float = 0.93,
+    fair_goal: float = 0.93,
+    **changes: Any,
+) -> Course:
+    """A course of the second round, whose final seeds nothing has seen before."""
+    rules = Rules(
+        RACE.base.changed(**changes),
+        final_seeds=tuple(range(201, 201 + seeds)),
+        muons=("muon-quick",),
+    )
+    entries = MappingProxyType({entry: ENTRIES[entry] for entry in _SECOND_ROUND})
+    return Course(name, about, rules, entries, goal, "muon-fall", fair_goal)
+
+
+_FIRST: Final = MappingProxyType({name: ENTRIES[name] for name in _FIRST_ROUND})
+_COURSES: Final = (
+    _course("sprint", "600 steps of 2,048 tokens", seeds=8, goal=0.85, fair_goal=0.92),
+    _course("distance", "five times the steps of the sprint", seeds=4, steps=3000),
+    _course("broad", "four times the batch of the sprint", seeds=4, batch=32),
+    Course("first", "the first round, in which DeVA was whitened", RACE, _FIRST, goal=0.9),
+)
+COURSES: Final[Mapping[str, Course]] = MappingProxyType({one.name: one for one in _COURSES})
 
 
 # Where an entry is confirmed: other text, sizes, batches and models, nothing tuned again ----------
@@ -230,6 +316,7 @@ PLACES: Final[Mapping[str, Place]] = MappingProxyType(
         "deep": Place("twice the depth", {**_HEAVY, "size": "small-deep"}),
         "half-batch": Place("half the batch", {**_TEXT, "batch": 4}),
         "double-batch": Place("double the batch", {**_HEAVY, "batch": 16}),
+        "python": Place("python source", {**_TEXT, "data": "python"}),
         "resnet": Place("ResNet-20 on CIFAR-10", {**_IMAGES, "task": "resnet", "size": "resnet20"}),
         "vit": Place("a small ViT on CIFAR-10", {**_IMAGES, "task": "vit", "size": "mini"}),
     }

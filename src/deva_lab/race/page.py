@@ -15,14 +15,14 @@ from ..render.figures import GREY, draw, draw_curves, styles
 from ..reproduce.measures import gap, noise
 from ..results.curves import final_loss, mean_curve
 from ..run.progress import Result
-from .entries import Entry, Place, Rules, rules_text
+from .entries import Course, Entry, Place, Rules, rules_text
 from .standings import (
-    FROZEN,
     Frozen,
     Paired,
     Race,
     Standing,
     against,
+    interval,
     paired,
     results_of,
     runner_up,
@@ -35,36 +35,42 @@ if TYPE_CHECKING:
 
 # The leaderboard ----------------------------------------------------------------------------------
 
-GOAL: Final = 0.9  # of Muon's tokens
 CHANCE: Final = 0.05  # the p from which on a difference is taken for chance
 HEAD: Final = ("", "entry", "tokens", "time", "final loss", "lr", "ms a step", "of it optimizer")
+FAIR: Final = "tokens / fair Muon"
 NOT_REACHED: Final = "not reached"
+NOT_RUN: Final = "No entry has been run on the final seeds yet"
 
 
-def text(rows: Sequence[Standing], rules: Rules) -> str:
+def text(rows: Sequence[Standing], course: Course) -> str:
     """The leaderboard for a terminal, with the command that repeats each entry."""
     if not rows:
-        return "No entry has been run on the final seeds yet: deva race"
-    table = aligned(HEAD, _cells(rows), left=range(len(HEAD)), ruled=True)
+        return f"{NOT_RUN}: deva race"
+    head, cells = _board(rows, course)
+    table = aligned(head, cells, left=range(len(head)), ruled=True)
+    rules = course.rules
     commands = [f"{row.entry.name}: {row.entry.about}\n  {command(row, rules)}" for row in rows]
-    return "\n".join([table, "", verdict(rows), goal(rows), "", *commands])
+    return "\n".join([table, "", claim(rows, course), verdict(rows), "", *commands])
 
 
-def markdown(rows: Sequence[Standing], rules: Rules) -> str:
+def markdown(rows: Sequence[Standing], course: Course, figure: str) -> str:
     """The leaderboard for a document."""
     if not rows:
-        return "No entry has been run on the final seeds yet."
-    commands = "\n".join(f"# {row.entry.name}\n{command(row, rules)}" for row in rows)
-    table, words = markdown_table(HEAD, _cells(rows)), f"{verdict(rows)} {goal(rows)}"
-    return f"{table}\n\n{words}\n\n```bash\n{commands}\n```\n\n![The curves of the race](race.svg)"
+        return f"{NOT_RUN}."
+    commands = "\n".join(f"# {row.entry.name}\n{command(row, course.rules)}" for row in rows)
+    parts = [markdown_table(*_board(rows, course)), f"{verdict(rows)}{_quicker(rows)}"]
+    return "\n\n".join([*parts, f"```bash\n{commands}\n```", f"![The curves]({figure})"])
 
 
-def _cells(rows: Sequence[Standing]) -> list[tuple[str, ...]]:
-    return [
+def _board(
+    rows: Sequence[Standing], course: Course
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """The head and the cells of the leaderboard."""
+    cells = [
         (
             str(place),
             row.entry.name + " (late)" * row.frozen.late,
-            NOT_REACHED if row.score is None else f"{row.score:.3f}",
+            _share(row.score),
             NONE if row.time is None else f"{row.time:.3f}",
             row.final.text(".4f"),
             rate(row.frozen.lr),
@@ -73,6 +79,17 @@ def _cells(rows: Sequence[Standing]) -> list[tuple[str, ...]]:
         )
         for place, row in enumerate(rows, start=1)
     ]
+    if not course.fair:
+        return HEAD, cells
+    fair = [_share(row.fair) for row in rows]
+    return (
+        (*HEAD[:3], FAIR, *HEAD[3:]),
+        [(*some[:3], share, *some[3:]) for some, share in zip(cells, fair, strict=True)],
+    )
+
+
+def _share(score: float | None) -> str:
+    return NOT_REACHED if score is None else f"{score:.3f}"
 
 
 def command(row: Standing, rules: Rules) -> str:
@@ -84,6 +101,43 @@ def command(row: Standing, rules: Rules) -> str:
         f"deva compare --optimizers {optimizer} --size {run.size} --data {run.data} "
         f"--vocabulary {run.vocabulary} --steps {run.steps} --batch {run.batch} "
         f"--decay {run.decay:g} --evaluate-every {run.evaluate_every} --seeds {seeds}"
+    )
+
+
+def claim(rows: Sequence[Standing], course: Course) -> str:
+    """Whether DeVA is where the course was meant to lead, in words: what a reader asks first."""
+    if not rows:
+        return f"{NOT_RUN}."
+    muon = next(row.entry.name for row in rows if row.entry.name in course.rules.muons)
+    own = [row for row in rows if row.entry.kind == "candidate"]
+    said = [_reached(own, "score", f"{muon}, the tuned Muon", course.goal)]
+    if course.fair:
+        fair = f"{course.fair}, a Muon that has every lever of DeVA's"
+        said.append(_reached(own, "fair", fair, course.fair_goal))
+    timed = [(row.time, row.entry.name) for row in own if row.time is not None]
+    if timed:
+        time, name = min(timed)
+        said.append(
+            f"{name} is there after {time:.3f} of Muon's time: the goal, no more than it, is "
+            f"{_MET[time <= 1]}."
+        )
+    return " ".join(said)
+
+
+_MET: Final = {True: "met", False: "missed"}
+
+
+def _reached(rows: Sequence[Standing], which: str, muon: str, goal: float) -> str:
+    """The best of some entries against a Muon, in a sentence."""
+    found = [(share, row) for row in rows if (share := getattr(row, which)) is not None]
+    if not found:
+        return f"No entry of DeVA reaches the end of {muon}: the goal of {goal:.2f} is missed."
+    share, row = min(found, key=itemgetter(0))
+    spread = interval(row.scores) if which == "score" else None
+    within = f" (95 % {spread[0]:.3f} to {spread[1]:.3f})" if spread else ""
+    return (
+        f"{row.entry.name} reaches the end of {muon}, with {share:.3f} of its tokens{within}: the "
+        f"goal of {goal:.2f} is {_MET[share <= goal]}."
     )
 
 
@@ -110,18 +164,13 @@ def verdict(rows: Sequence[Standing]) -> str:
     )
 
 
-def goal(rows: Sequence[Standing]) -> str:
-    """Whether the first one is where the race was meant to lead, in words."""
-    text = f"The goal was {GOAL:.2f} of Muon's tokens and no more than its time: "
+def _quicker(rows: Sequence[Standing]) -> str:
+    """A sentence, if one that the paired test cannot tell from the first takes less time."""
     first = rows[0]
-    if first.score is None or first.time is None:
-        return text + "no entry reached its loss."
-    met = {True: "meets it", False: "misses it"}
-    text += f"{first.score:.3f} {met[first.score <= GOAL]}, and {first.time:.3f} of the time "
-    text += f"{met[first.time <= 1]}.{_below_muon(first, rows)}"
+    text = _below_muon(first, rows)
     level = [(row.time, row) for row in rows[1:] if row.time is not None and _level(first, row)]
     time, quickest = min(level, key=itemgetter(0), default=(first.time, first))
-    if time >= first.time:
+    if time is None or first.time is None or time >= first.time:
         return text
     return (
         f"{text} {quickest.entry.name}, which the paired test cannot tell from {first.entry.name}, "
@@ -188,8 +237,10 @@ BASELINES: Final = ("adamw", "soap", "deva-paper")
 BEST: Final = 3  # entries that are no baselines
 
 
-def draw_race(rows: Sequence[Standing], muon: str, folder: Path) -> tuple[Path, Path]:
-    """The paths of race.png and race.svg: Muon, a few baselines and the best of the others."""
+def draw_race(
+    rows: Sequence[Standing], muon: str, folder: Path, name: str = "race"
+) -> tuple[Path, Path]:
+    """The paths of a PNG and an SVG: Muon, a few baselines and the best of the others."""
     target = next(row.final.mean for row in rows if row.entry.name == muon)
     others = [row.entry.name for row in rows if row.entry.kind != "baseline"]
     names = {muon, *BASELINES, *[name for name in others if name != muon][:BEST]}
@@ -210,24 +261,25 @@ def draw_race(rows: Sequence[Standing], muon: str, folder: Path) -> tuple[Path, 
         legend = axes.get_legend_handles_labels()
         figure.legend(*legend, loc="outside lower center", ncols=4, frameon=False)
 
-    return draw(folder, "race", (7.6, 4.4), fill)
+    return draw(folder, name, (7.6, 4.4), fill)
 
 
-# The page -----------------------------------------------------------------------------------------
+# The page of a course -----------------------------------------------------------------------------
 
-NOTES: Final = "race-notes.md"
 DIGITS: Final = 5  # of a loss in the file that is kept
 
 INTRODUCTION: Final = """\
-# The race
+# The race: {name}
 
-Which optimizer reaches the loss of a tuned Muon with the fewest tokens, on a task small enough for
-two cores. `deva race page` writes this page from the runs, which are all kept in race.jsonl beside
-it as soon as there are any; `deva race --list --results docs/race.jsonl` prints the board.
+{claim}
+
+This course is {about}. [The race](../race.md) has the others and what they add up to. `deva race
+page --course {name}` writes this page from the runs, which are all kept in {name}.jsonl beside it;
+`deva race --list --course {name} --results docs/race/{name}.jsonl` prints the board.
 
 ```bash
-deva race --entries      # what takes part
-deva race                # tune, freeze, run the final seeds; goes on where it was stopped
+deva race --course {name} --entries   # what takes part
+deva race --course {name}             # tune, freeze, run the final seeds; goes on if it is stopped
 ```
 """
 
@@ -243,21 +295,21 @@ Tokens (or images) are those to Muon's final loss there, as a share of what Muon
 
 
 def publish(race: Race, docs: Path) -> list[Path]:
-    """The files written to docs: race.md, and of the runs race.jsonl, race.json and a chart."""
+    """The files written to docs: the page of a course, its runs, what was frozen, and a chart."""
     docs.mkdir(parents=True, exist_ok=True)
-    results, rows, frozen = race.results, race.standings(), race.frozen
-    written = [docs / "race.md"]
+    results, rows, frozen, name = race.results, race.standings(), race.frozen, race.course.name
+    written, runs = [docs / f"{name}.md"], docs / f"{name}.jsonl"
     if results:
-        write_lines(docs / "race.jsonl", map(compact, results))
-        written.append(docs / "race.jsonl")
+        write_lines(runs, map(compact, results))
+        written.append(runs)
     if frozen is not None:
-        if race.frozen_path != docs / FROZEN:
-            frozen.write(docs / FROZEN)
-        written.append(docs / FROZEN)
+        if race.frozen_path != runs.with_suffix(".json"):
+            frozen.write(runs.with_suffix(".json"))
+        written.append(runs.with_suffix(".json"))
         if rows:
-            written += draw_race(rows, frozen.muon, docs)
-    shown = replace(race, published=docs / "race.jsonl") if results else race
-    write_text(docs / "race.md", page(shown))  # of what was written, to its last digit
+            written += draw_race(rows, frozen.muon, docs, name)
+    shown = replace(race, published=runs) if results else race
+    write_text(docs / f"{name}.md", page(shown))  # of what was written, to its last digit
     return written
 
 
@@ -278,14 +330,15 @@ def compact(result: Result) -> dict[str, Any]:
 
 
 def page(race: Race) -> str:
-    """The page."""
-    rows = race.standings()
-    notes = race.frozen_path.with_name(NOTES)  # what somebody wrote about this race
+    """The page of a course."""
+    rows, course = race.standings(), race.course
+    notes = race.frozen_path.with_name(f"{course.name}-notes.md")  # what somebody wrote about it
     failures = [_without_effect(rows), notes.read_text("utf-8") if notes.is_file() else ""]
     entries = [entry for entry in race.entries.values() if entry.length == 1.0]
+    head = INTRODUCTION.format(name=course.name, about=course.about, claim=claim(rows, course))
     sections = {
         "The rules": rules_text(race.rules),
-        "Leaderboard": markdown(rows, race.rules),
+        "Leaderboard": markdown(rows, course, f"{course.name}.svg"),
         "Ablations": _ablations(rows),
         "What did not work": "\n\n".join(filter(None, failures)),
         "Tuning": _tuning(race),
@@ -294,7 +347,7 @@ def page(race: Race) -> str:
         "Room for the learning rate": robustness(entries, race.results, race.rules),
     }
     shown = [f"## {title}\n\n{text.strip()}" for title, text in sections.items() if text]
-    return "\n".join([INTRODUCTION, "\n\n".join(shown), ""])
+    return "\n".join([head, "\n\n".join(shown), ""])
 
 
 def _ablations(rows: Sequence[Standing]) -> str:

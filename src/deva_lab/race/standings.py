@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
@@ -27,7 +27,7 @@ from ..run.environment import environment
 from ..run.progress import Result, is_failed
 from ..run.runner import RESULTS
 from ..run.settings import RunSettings
-from .entries import ENTRIES, PLACES, RACE, Entries, Entry, Place, Rules
+from .entries import COURSES, PLACES, Course, Entries, Entry, Place, Rules
 from .tuning import best_rate, losses
 
 FROZEN = "race.json"
@@ -46,6 +46,7 @@ class FrozenEntry:
     date: str
     commit: str
     late: bool  # whether a final run of any entry was there already
+    decay: float | None = None
 
 
 @dataclass
@@ -95,10 +96,14 @@ class Frozen:
                 f"deva race tune {entry.name}, then deva race freeze {entry.name}"
             )
         kept = self.entries[entry.name]
-        if (kept.optimizer, kept.length) != (entry.optimizer, entry.length):
+        before, now = (f"{x.optimizer} on {x.length:g} of the steps" for x in (kept, entry))
+        before, now = (
+            text if x.decay is None else f"{text} with a decay over {x.decay:g} of them"
+            for text, x in ((before, kept), (now, entry))
+        )
+        if before != now:
             raise UsageError(
-                f"{entry.name} was frozen as {kept.optimizer} on {kept.length:g} of the steps and "
-                f"is now {entry.optimizer} on {entry.length:g}: give it another name"
+                f"{entry.name} was frozen as {before} and is now {now}: give it another name"
             )
         return kept
 
@@ -146,6 +151,7 @@ def freeze(
             date=time.strftime("%Y-%m-%d %H:%M:%S"),
             commit=environment(rules.base.device)["commit"],
             late=late,
+            decay=entry.decay,
         )
     return frozen
 
@@ -171,6 +177,7 @@ class Standing:
         score: Tokens to the target over the tokens that Muon took; None if it was not reached.
         scores: The same seed by seed; infinite where a seed's own curve does not reach it.
         time: Seconds of training to it, likewise.
+        fair: Tokens to the end of the Muon that has DeVA's levers, over those that it took.
         step: Milliseconds of a whole step, and of the optimizer's part.
     """
 
@@ -183,12 +190,16 @@ class Standing:
     time: float | None
     step: float
     optimizer: float
+    fair: float | None = None
 
 
 def standings(
-    frozen: Frozen, entries: Entries, results: Sequence[Result], rules: Rules
+    frozen: Frozen, entries: Entries, results: Sequence[Result], rules: Rules, fair: str = ""
 ) -> list[Standing]:
-    """The entries whose final seeds have all been run, the best first; none before Muon's have."""
+    """The entries whose final seeds have all been run, the best first; none before Muon's have.
+
+    `fair` names the Muon that has the levers of DeVA, if there is one.
+    """
     known = [entry for name, entry in entries.items() if name in frozen.entries]
     found = {entry: results_of(frozen.runs(entry, rules), results) for entry in known}
     done = {entry: runs for entry, runs in found.items() if runs}
@@ -198,6 +209,9 @@ def standings(
     done = {entry: list(islice(even, len(runs))) for entry, runs in done.items()}
     muon = done[entries[frozen.muon]]
     rows = [standing(entry, frozen, runs, muon) for entry, runs in done.items()]
+    if fair and (other := done.get(entries[fair])):
+        end = final(other).mean
+        rows = [replace(row, fair=_share(row.runs, other, end, "units")) for row in rows]
     return sorted(
         rows, key=lambda row: (math.inf if row.score is None else row.score, row.final.mean)
     )
@@ -287,6 +301,22 @@ def paired(one: Measured, other: Measured) -> Paired | None:
     return Paired(gap, float(found.statistic), float(found.pvalue), len(differences))
 
 
+def interval(measured: Measured) -> tuple[float, float] | None:
+    """The 95 % interval of a mean over seeds; None with fewer than two of them, or a lost one.
+
+    >>> low, high = interval(Measured({0: 0.9, 1: 0.8, 2: 0.85}))
+    >>> round(low, 3), round(high, 3)
+    (0.726, 0.974)
+    """
+    values = list(measured.values.values())
+    if len(values) < 2 or not all(map(math.isfinite, values)):
+        return None
+    from scipy.stats import ttest_1samp
+
+    found = ttest_1samp(values, 0.0).confidence_interval(0.95)
+    return float(found.low), float(found.high)
+
+
 def against(one: Standing, other: Standing) -> Paired | None:
     """The paired test of the final losses; None where schedules differ in length."""
     same = one.entry.length == other.entry.length
@@ -302,14 +332,25 @@ class Race:
 
     Attributes:
         folder: Where its runs go.
-        published: A file of results to look at in place of the folder's, race.json beside it.
+        published: A file of results to look at in place of the folder's; what was frozen lies
+            beside it under the same name.
+        course: Its task, its rules and who takes part.
     """
 
     folder: Path
     published: Path | None = None
-    rules: Rules = RACE
-    entries: Entries = field(default_factory=lambda: ENTRIES)
+    course: Course = field(default_factory=lambda: COURSES["sprint"])
     places: Mapping[str, Place] = field(default_factory=lambda: PLACES)
+
+    @property
+    def rules(self) -> Rules:
+        """The task and the terms."""
+        return self.course.rules
+
+    @property
+    def entries(self) -> Entries:
+        """What takes part."""
+        return self.course.entries
 
     def __post_init__(self) -> None:
         if self.published is not None and not self.published.is_file():
@@ -324,8 +365,8 @@ class Race:
 
     @property
     def frozen_path(self) -> Path:
-        """Where race.json is."""
-        return (self.published.parent if self.published else self.folder) / FROZEN
+        """Where race.json is, or what was published of it."""
+        return self.published.with_suffix(".json") if self.published else self.folder / FROZEN
 
     @property
     def frozen(self) -> Frozen | None:
@@ -349,7 +390,9 @@ class Race:
     def standings(self) -> list[Standing]:
         """The entries whose final seeds have been run, the best first."""
         frozen = self.frozen
-        return standings(frozen, self.entries, self.results, self.rules) if frozen else []
+        if frozen is None:
+            return []
+        return standings(frozen, self.entries, self.results, self.rules, self.course.fair)
 
     def muon(self) -> Entry:
         """The entry that sets the target."""
