@@ -13,7 +13,16 @@ import deva_optim
 from deva_lab.cli import main
 from deva_lab.errors import UsageError
 from deva_lab.race.entries import COURSES, ENTRIES, PLACES, RACE, Course, Entry, Place, Rules
-from deva_lab.race.page import claim, compact, confirmation, markdown, page, publish, text
+from deva_lab.race.page import (
+    claim,
+    compact,
+    confirmation,
+    markdown,
+    page,
+    publish,
+    summary,
+    text,
+)
 from deva_lab.race.standings import (
     Frozen,
     Race,
@@ -522,6 +531,11 @@ def test_the_page_in_docs_is_what_the_code_and_the_results_there_say(name):
     results = docs / f"{name}.jsonl"
     race = Race(docs / "none", results if results.exists() else None, COURSES[name])
     assert (docs / f"{name}.md").read_text() == page(race)  # else: deva race page --course NAME
+
+
+def test_the_page_of_all_courses_has_the_table_that_the_results_say():
+    docs = Path(__file__).parents[2] / "docs"
+    assert summary(docs / "race") in (docs / "race.md").read_text()  # else: deva race page
 
 
 def test_runs_of_no_entry_are_shown_too(tmp_path):

@@ -10,7 +10,7 @@ from typing import Final
 
 from ..errors import UsageError, unknown
 from ..race.entries import COURSES, Entry, chosen, listing, rules_text
-from ..race.page import confirmation, draw_race, publish, text
+from ..race.page import confirmation, draw_race, publish, summary, text
 from ..race.standings import Race, freeze
 from ..race.track import recipe
 from ..race.tuning import next_runs, pending, robustness
@@ -148,6 +148,7 @@ def _robustness(stage: Stage) -> None:
 def _page(stage: Stage) -> None:
     for path in publish(stage.race, stage.options.docs):
         stage.shown.say(str(path))
+    stage.shown.say(f"\nFor the page of all courses, race.md:\n\n{summary(stage.options.docs)}")
 
 
 def _recipe(stage: Stage) -> None:

@@ -15,7 +15,7 @@ from ..render.figures import GREY, draw, draw_curves, styles
 from ..reproduce.measures import gap, noise
 from ..results.curves import final_loss, mean_curve
 from ..run.progress import Result
-from .entries import Course, Entry, Place, Rules, rules_text
+from .entries import COURSES, Course, Entry, Place, Rules, rules_text
 from .standings import (
     Frozen,
     Paired,
@@ -129,10 +129,10 @@ _MET: Final = {True: "met", False: "missed"}
 
 def _reached(rows: Sequence[Standing], which: str, muon: str, goal: float) -> str:
     """The best of some entries against a Muon, in a sentence."""
-    found = [(share, row) for row in rows if (share := getattr(row, which)) is not None]
-    if not found:
+    share = _least(rows, which)
+    if share is None:
         return f"No entry of DeVA reaches the end of {muon}: the goal of {goal:.2f} is missed."
-    share, row = min(found, key=itemgetter(0))
+    row = next(row for row in rows if getattr(row, which) == share)
     spread = interval(row.scores) if which == "score" else None
     within = f" (95 % {spread[0]:.3f} to {spread[1]:.3f})" if spread else ""
     return (
@@ -311,6 +311,28 @@ def publish(race: Race, docs: Path) -> list[Path]:
     shown = replace(race, published=runs) if results else race
     write_text(docs / f"{name}.md", page(shown))  # of what was written, to its last digit
     return written
+
+
+def summary(docs: Path) -> str:
+    """The courses that have been published in a table, as docs/race.md has it."""
+    rows = []
+    for name, course in COURSES.items():
+        runs = docs / f"{name}.jsonl"
+        race = Race(docs / name, runs if runs.is_file() else None, course)
+        own = [row for row in race.standings() if row.entry.kind == "candidate"]
+        shares = {which: _least(own, which) for which in ("score", "fair", "time")}
+        goals = {"score": course.goal, "fair": course.fair_goal if course.fair else None, "time": 1}
+        cells = [
+            NONE if not own or goal is None else f"{_share(shares[which])} (goal {goal:g})"
+            for which, goal in goals.items()
+        ]
+        rows.append((f"[{name}](race/{name}.md)", course.about, *cells))
+    head = ("course", "what it is", "tokens / tuned Muon", "tokens / fair Muon", "time / Muon")
+    return markdown_table(head, rows)
+
+
+def _least(rows: Sequence[Standing], which: str) -> float | None:
+    return min((x for row in rows if (x := getattr(row, which)) is not None), default=None)
 
 
 def compact(result: Result) -> dict[str, Any]:

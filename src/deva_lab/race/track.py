@@ -1,7 +1,7 @@
 """An entry on modded-nanogpt's optimization track: its model, batch, schedule and data, on GPUs.
 
     torchrun --standalone --nproc_per_node=8 -m deva_lab.race.track
-        --data data/fineweb10B --optimizer deva:variant=whitened --steps 3000
+        --data data/fineweb10B --optimizer deva --steps 2800
 
 The track (github.com/KellerJordan/modded-nanogpt, records/track_3_optimization) asks for the fewest
 steps to a validation loss of 3.28 at one forward and backward pass a step; data, batch and model
@@ -12,6 +12,7 @@ as in the track's Muon baseline of 2026.
 from __future__ import annotations
 
 import argparse
+import inspect
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +28,7 @@ from ..data.shards import check_digests, find_shards, map_shard
 from ..errors import UsageError
 from ..files import append_line
 from ..models.gpt import TrackGPT, TrackSize
-from ..run.entrants import ENTRANTS, Entrant, options_of
+from ..run.entrants import ENTRANTS, Entrant
 from .entries import Entry, Rules
 from .standings import Frozen
 
@@ -131,7 +132,7 @@ def build(model: TrackGPT, optimizer: str, *, lr: float, weight_decay: float) ->
     adamw = torch.optim.AdamW(rest, betas=(0.8, 0.95), eps=1e-10, weight_decay=0.0)
     known = ENTRANTS[entrant.name]
     settings: dict[str, Any] = {**known.options, **dict(entrant.options)}
-    if dist.is_initialized() and "process_group" in options_of(entrant.name):
+    if dist.is_initialized() and "process_group" in inspect.signature(known.build).parameters:
         settings["process_group"] = dist.group.WORLD  # each matrix has one owner
     groups = [{"params": matrices, "role": "matrix"}]
     return [adamw, known.build(groups, lr=lr, weight_decay=weight_decay, **settings)]
