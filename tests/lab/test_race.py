@@ -187,7 +187,7 @@ def test_the_command_prints_rules_entries_and_an_empty_board(tmp_path, capsys):
     said = capsys.readouterr().out
     entries = COURSES["sprint"].entries
     assert all(name in said for name in entries)
-    assert f"4 learning rates each, {4 * len(entries)} tuning runs" in said
+    assert f"5 learning rates each, {5 * len(entries)} tuning runs" in said
     assert main(["race", "--list", "--out", str(tmp_path)]) == 0
     assert "No entry has been run" in capsys.readouterr().out
 

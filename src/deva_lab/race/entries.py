@@ -272,6 +272,7 @@ def _course(
     rules = Rules(
         RACE.base.changed(**changes),
         final_seeds=tuple(range(201, 201 + seeds)),
+        budget=5,
         muons=("muon-quick",),
     )
     entries = MappingProxyType({entry: ENTRIES[entry] for entry in _SECOND_ROUND})
