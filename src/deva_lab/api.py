@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from .errors import UsageError
+from .launchers import carry_out, check_jobs, default_jobs, ended
 from .render.display import Display, display
 from .render.pages import Comparison
 from .run.entrants import Entrant, entrants
 from .run.environment import default_device, seeded
 from .run.plan import Rate, Request, as_begun, check_baseline, plan
 from .run.progress import Result
-from .run.runner import Orders, Stopping, carry_out, check_jobs, default_jobs, ended
+from .run.runner import Orders, Stopping
 from .run.settings import DType, RunSettings
 from .run.user_source import is_object, of_object
 

@@ -14,8 +14,9 @@ from deva_lab.run.entrants import Entrant
 from deva_lab.run.environment import default_device
 from deva_lab.run.plan import Rate, Request, plan
 from deva_lab.run.progress import Event
+from deva_lab.run.runner import Keeping, train
 from deva_lab.run.tasks import make_task
-from deva_lab.run.training import Keeping, Run, train
+from deva_lab.run.training import Run
 
 
 def settings_of(optimizer="deva", **changes):
@@ -25,7 +26,7 @@ def settings_of(optimizer="deva", **changes):
 
 
 def result_of(settings, **options):
-    return train(settings, make_task(settings, lambda text: None), **options)
+    return train(Run(settings, make_task(settings, lambda text: None)), **options)
 
 
 def comparable(result):
@@ -104,7 +105,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path, optimizer, cut):
 
     first = result_of(settings, keeping=Keeping(tmp_path), stopping=stopping)
     assert (first["status"], first["step"]) == ("stopped", cut)
-    rest = result_of(settings, keeping=Keeping(tmp_path), resume=True)
+    rest = result_of(settings, keeping=Keeping(tmp_path))
     assert comparable(rest) == comparable(whole)
 
 
@@ -120,7 +121,7 @@ def test_weights_after_a_resume_are_those_of_the_whole_run(tmp_path):
     run = Run(settings, task)
     checkpoint.load(tmp_path / "cut", run)
     assert run.progress.step == 7
-    result_of(settings, keeping=Keeping(tmp_path / "cut"), resume=True)
+    result_of(settings, keeping=Keeping(tmp_path / "cut"))
     ends = [Run(settings, task), Run(settings, task)]
     for end, name in zip(ends, ("whole", "cut"), strict=True):
         checkpoint.load(tmp_path / name, end)
@@ -145,7 +146,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path):
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     result_of(settings_of(), keeping=Keeping(tmp_path, every_steps=5))
     with pytest.raises(UsageError, match="another run"):
-        result_of(settings_of(lr=0.5), keeping=Keeping(tmp_path), resume=True)
+        result_of(settings_of(lr=0.5), keeping=Keeping(tmp_path))
 
 
 @pytest.mark.filterwarnings("ignore:.*not finite")

@@ -13,7 +13,7 @@ import torch
 
 import deva_optim
 
-from ..bench.machine import machine
+from ..machine import machine
 from .ranks import ALONE, Ranks
 
 

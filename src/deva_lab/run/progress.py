@@ -25,6 +25,16 @@ class Event(NamedTuple):
     evaluated: bool  # whether the loss is new
 
 
+Watch: TypeAlias = Callable[[Event], None]
+
+
+class Point(NamedTuple):
+    """What there is to log after a step, by name."""
+
+    step: int
+    values: dict[str, float]
+
+
 def is_failed(result: Result) -> bool:
     """Whether an error has ended a run; it is tried again when its comparison is resumed."""
     return bool(result["status"] == "failed")

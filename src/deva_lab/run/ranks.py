@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from ..errors import LostRank, UsageError
+from ..errors import CommandError, UsageError
 from .settings import MODES, OFFERS, Mode, RunSettings
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def joined(mode: Mode | None) -> Iterator[Ranks]:
 
     Raises:
         UsageError: If the mode and the way in which this process was started do not go together.
-        LostRank: If another rank has gone.
+        CommandError: If another rank has gone.
     """
     check_launch(mode)
     if mode is None:
@@ -195,7 +195,7 @@ def _hearing_of_losses() -> Iterator[None]:
         told = str(error).strip().splitlines() or [""]
         if not isinstance(error, dist.DistError) and "gloo" not in str(error):
             raise
-        raise LostRank(
+        raise CommandError(
             f"another rank has ended, and so does rank {os.environ['RANK']}; what was saved before "
             f"is whole ({told[0]})"
         ) from error

@@ -1,6 +1,10 @@
-"""TensorBoard, Weights & Biases and MLflow, each of which is imported when it is asked for.
+"""Runs in TensorBoard, Weights & Biases and MLflow, each of which is imported when it is asked for.
 
-Each is a class. Its `check` raises UsageError for a tracker that is not installed, or that nobody
+A run logs from its own process. One that is resumed goes on in the same run of the tracker, whose
+id is kept beside the checkpoints, and logs no step that is there already. A tracker that fails is
+given up with a warning, and the training goes on.
+
+Each tracker is a class. Its `check` raises UsageError for one that is not installed, or that nobody
 has logged in to. An object of it is a run in the tracker, whose `last` is the last step that it had
 when it was opened, −1 if none. `add` logs a point, so that a kill after it does not lose the point,
 and `end` logs how the run ended and closes it.
@@ -14,20 +18,23 @@ import re
 import secrets
 import struct
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
-from ..errors import MissingExtra, UsageError, require
-from ..files import read_record, write_record
-from ..results import Outcome, Values
+from .errors import MissingExtra, UsageError, require, unknown, warn
+from .files import read_record, write_record
+from .names import LOGGERS
+from .run.progress import Point, Result
 
+NONE: Final = "none"  # what `--log` says for no logger
 PROJECT: Final = "deva"  # of W&B, and experiment of MLflow, unless the environment names another
+Values: TypeAlias = Mapping[str, float]
+Outcome: TypeAlias = dict[str, float | str]
 
 
-@dataclass(frozen=True)
-class Subject:
+class Subject(NamedTuple):
     """A run, as a logger is told of it."""
 
     id: str
@@ -40,15 +47,9 @@ class Subject:
         """The name of the comparison."""
         return self.folder.resolve().name
 
-    @property
-    def kept(self) -> Path:
-        """Where the run has its checkpoints."""
-        return self.folder / "runs" / self.id
-
-
-def kept_record(path: Path) -> dict[str, Any]:
-    """What a logger has written down of itself; nothing, if that is damaged."""
-    return (read_record(path, begins=()) if path.exists() else None) or {}
+    def kept(self, name: str) -> Path:
+        """Where a logger writes down of itself what it needs to go on: beside the checkpoints."""
+        return self.folder / "runs" / self.id / name
 
 
 # --- TensorBoard ----------------------------------------------------------------------------------
@@ -139,8 +140,8 @@ class WandB:
 
         for name, value in _WANDB.items():
             os.environ.setdefault(name, value)
-        path = subject.kept / "wandb.json"
-        id_ = str(kept_record(path).get("id") or secrets.token_hex(4))
+        path = subject.kept("wandb.json")
+        id_ = str((read_record(path) or {}).get("id") or secrets.token_hex(4))
         write_record(path, {"id": id_})
         folder = Path(os.environ.get("WANDB_DIR") or subject.folder)
         self._run = wandb.init(
@@ -257,8 +258,8 @@ class MLflow:
 
     def __init__(self, subject: Subject) -> None:
         self._client = _client(subject.folder)
-        path = subject.kept / "mlflow.json"
-        self._run = str(kept_record(path).get("run_id", ""))
+        path = subject.kept("mlflow.json")
+        self._run = str((read_record(path) or {}).get("run_id", ""))
         if not (self._run and self._goes_on()):
             self._run = self._begin(subject)
             write_record(path, {"run_id": self._run})
@@ -354,3 +355,108 @@ TRACKERS: Final[Mapping[str, type[Logger]]] = {
     "wandb": WandB,
     "mlflow": MLflow,
 }
+
+
+# --- All of them ----------------------------------------------------------------------------------
+
+
+class Log:
+    """All loggers of a run; a context that ends them if the run fails.
+
+    Args:
+        names: Those of `LOGGERS` that are wanted.
+        folder: That of the comparison.
+        speaks: Whether this process logs; of several ranks one does.
+    """
+
+    def __init__(
+        self, names: Sequence[str] = (), folder: Path = Path(), *, speaks: bool = True
+    ) -> None:
+        self.wanted = bool(names)
+        self._names, self._folder = (names if speaks else ()), folder
+        self._loggers: dict[str, Logger] = {}
+
+    def begin(
+        self,
+        id: str,
+        settings: Mapping[str, Any],
+        about: Mapping[str, Any],
+        known: Iterable[Point],
+    ) -> None:
+        """Open all loggers, and give each the points of a resumed run that it does not have."""
+        subject = Subject(id, self._folder, settings, about)
+        for name in self._names:
+            self._try(name, partial(self._open, name, subject))
+        for point in known:
+            self.add(point)
+
+    def _open(self, name: str, subject: Subject) -> None:
+        self._loggers[name] = TRACKERS[name](subject)
+
+    def add(self, point: Point) -> None:
+        """Log a point wherever it is not known yet."""
+        for name, logger in list(self._loggers.items()):
+            if point.step > logger.last:
+                self._try(name, partial(logger.add, *point))
+
+    def end(self, status: str, outcome: Outcome) -> None:
+        """Log how the run ended, and close all."""
+        for name, logger in list(self._loggers.items()):
+            self._try(name, partial(logger.end, status, outcome))
+        self._loggers.clear()
+
+    def _try(self, name: str, do: Callable[[], None]) -> None:
+        """Do it; whatever is raised costs the logger and not the run."""
+        try:
+            do()
+        except Exception as error:
+            self._loggers.pop(name, None)
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            warn(f"{name} has failed, and the run goes on without it: {reason}")
+
+    def __enter__(self) -> Log:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None or isinstance(error, Exception):  # a second Ctrl-C waits for nothing
+            self.end("failed", {})  # of none, if the run has come to its end
+
+
+def names_of(text: str | None) -> tuple[str, ...]:
+    """The loggers that a list names, each once.
+
+    >>> names_of("wandb,tensorboard"), names_of("none")
+    (('wandb', 'tensorboard'), ())
+    """
+    names = [name for name in (text or "").lower().replace(" ", "").split(",") if name]
+    names = [] if names == [NONE] else names
+    for name in names:
+        if name not in LOGGERS:
+            raise unknown("logger", name, (*LOGGERS, NONE))
+    return tuple(dict.fromkeys(names))
+
+
+def check_loggers(names: Sequence[str]) -> None:
+    """Raises UsageError for one that is not installed, or that nobody has logged in to."""
+    for name in names:
+        TRACKERS[name].check()
+
+
+def prepare_loggers(names: Sequence[str], folder: Path) -> None:
+    """Make what all runs share, before any of them begins; UsageError if that fails."""
+    if "mlflow" in names:
+        MLflow.prepare(folder)
+
+
+def outcome(result: Result) -> Outcome:
+    """How a run ended, from its line of results.jsonl."""
+    columns = result["curve"].items()
+    found = {
+        **{name: column[-1] for name, column in columns if column and name != "units"},
+        **{key: result[key] for key in ("status", "step", "parameters")},
+        **{key: result[key] for key in ("state_bytes", "peak_memory_bytes")},
+        result["unit"]: result["step"] * result["units"],
+    }
+    for kind in ("milliseconds", "mean_milliseconds"):
+        found |= {f"{kind}/{part}": time for part, time in result[kind].items()}
+    return {f"result/{name}": value for name, value in found.items() if value is not None}
