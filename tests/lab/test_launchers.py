@@ -20,7 +20,7 @@ from deva_lab.cli import main, parser
 from deva_lab.commands.options import check_launcher
 from deva_lab.errors import CommandError, UsageError
 from deva_lab.launchers import carry_out, driver
-from deva_lab.launchers.driver import Driver, Exchange, Lease, Telling, opened, run_on, work
+from deva_lab.launchers.driver import LEASE, Driver, Lease, Telling, opened, run_on, told_in, work
 from deva_lab.launchers.slurm import SlurmCluster, sbatch_options
 from deva_lab.render.display import Display
 from deva_lab.results import read_results
@@ -381,7 +381,7 @@ def test_a_machine_that_does_not_see_the_folder_says_so(
 ) -> None:
     orders = Orders(tmp_path / "elsewhere", "deva compare")
     with pytest.raises(UsageError, match=r"does not see .*elsewhere: choose a folder with --out"):
-        work(settings, orders, Exchange(orders.folder / "launch-1"), 1)
+        work(settings, orders, orders.folder / "launch-1", 1)
 
 
 # --- Who is still there --------------------------------------------------------------------------
@@ -403,31 +403,31 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def driver_of(place: Exchange) -> Driver:
-    return Driver(Calling(), Orders(place.folder.parent, "deva compare"), place, print)
+def driver_of(place: Path, watch: Callable[[Event], None] = print) -> Driver:
+    return Driver(Calling(), Orders(place.parent, "deva compare"), place, watch)
 
 
 def test_a_worker_ends_when_its_driver_has_gone(tmp_path: Path, clock: Clock) -> None:
     with opened(tmp_path) as place:
-        lease, alive = Lease(place.lease), driver_of(place)
+        lease, alive = Lease(place / LEASE), driver_of(place)
         for clock.now in (0.0, 200.0, 400.0, 600.0):
             alive.renew()
-            os.utime(place.lease, (clock.now, clock.now))  # of a machine with another clock
+            os.utime(place / LEASE, (clock.now, clock.now))  # of a machine with another clock
             assert not lease()
         clock.now = 600.0 + driver.ALONE_AFTER
         assert not lease()
         clock.now += 1
         assert lease()  # nobody has renewed it
-    assert Lease(place.lease)()  # the driver has removed it
+    assert Lease(place / LEASE)()  # the driver has removed it
 
 
 def test_the_workers_of_a_killed_driver_end_when_their_runs_are_gone_on_with(
     settings: RunSettings, tmp_path: Path
 ) -> None:
-    left = Exchange(tmp_path / "launch-1")
-    left.folder.mkdir()
-    left.lease.touch()
-    lease = Lease(left.lease)
+    left = tmp_path / "launch-1"
+    left.mkdir()
+    (left / LEASE).touch()
+    lease = Lease(left / LEASE)
     assert not lease()
     orders = Orders(tmp_path, "deva compare")
     carry_out([settings], orders, jobs=1, shown=Display(), stopping=lambda: False)
@@ -439,7 +439,7 @@ def test_the_workers_of_a_killed_driver_end_when_their_runs_are_gone_on_with(
 def test_a_driver_whose_folder_another_one_has_taken_ends(tmp_path: Path, clock: Clock) -> None:
     with opened(tmp_path) as place:
         other = driver_of(place)
-        place.lease.unlink()
+        (place / LEASE).unlink()
         other.renew()  # it has looked just now
         clock.now = driver.RENEW_EVERY
         with pytest.raises(CommandError, match="another command has begun in"):
@@ -448,14 +448,18 @@ def test_a_driver_whose_folder_another_one_has_taken_ends(tmp_path: Path, clock:
 
 def test_events_are_read_once_and_a_line_that_a_kill_cut_short_is_left_out(tmp_path: Path) -> None:
     events = [Event("a", step, "running", 1.5, 0.1, evaluated=True) for step in range(3)]
+    heard: list[Event] = []
     with opened(tmp_path) as place:
-        listening, tell = driver_of(place), Telling(place.events("a"))
+        listening, tell = driver_of(place, heard.append), Telling(told_in(place, "a"))
         tell(events[0])
-        assert list(listening.new_events("a")) == events[:1]
-        with place.events("a").open("ab") as file:
+        listening.listen("a")
+        assert heard == events[:1]
+        with told_in(place, "a").open("ab") as file:
             file.write(b'["a", 1, "run')
-        assert list(listening.new_events("a")) == []
-        again = Telling(place.events("a"))  # of the worker that goes on
+        listening.listen("a")
+        assert heard == events[:1]
+        again = Telling(told_in(place, "a"))  # of the worker that goes on
         again(events[1])
         again(events[2])
-        assert list(listening.new_events("a")) == events[2:]
+        listening.listen("a")
+        assert heard == events

@@ -18,7 +18,7 @@ from deva_lab.language import TextTask
 from deva_lab.run import checkpoint
 from deva_lab.run import ranks as parallel
 from deva_lab.run.progress import Result
-from deva_lab.run.ranks import ALONE, Ranks, Several
+from deva_lab.run.ranks import ALONE, Ranks
 from deva_lab.run.runner import Keeping, train
 from deva_lab.run.settings import Mode
 from deva_lab.run.training import Run
@@ -63,7 +63,7 @@ def check_curves(ours: dict[str, Any], theirs: dict[str, Any], optimizer: str) -
 
 
 def curves(optimizers: tuple[str, ...], modes: tuple[Mode, ...]) -> list[dict[str, Any]]:
-    return [curve_of(result_of(name, ranks=Several(mode))) for mode in modes for name in optimizers]
+    return [curve_of(result_of(name, ranks=Ranks(mode))) for mode in modes for name in optimizers]
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_ranks_train_as_one_process_does(
 
 def go_on(folder: str, optimizer: str, mode: Mode, steps: int) -> Result:
     """Train for some more steps; the last rank alone is asked to stop, and all do."""
-    ranks = Several(mode)
+    ranks = Ranks(mode)
     asked = at(steps) if ranks.rank == ranks.size - 1 else lambda: False
     return result_of(optimizer, ranks, keeping=Keeping(Path(folder)), stopping=asked)
 
@@ -144,7 +144,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bits(tmp_path: Path) -> None
 
 def damaged(folder: str) -> tuple[list[str], int, str]:
     """What is said, where the run goes on, and the error when nothing is left."""
-    settings, ranks, place = settings_of("deva"), Several("fsdp"), Path(folder)
+    settings, ranks, place = settings_of("deva"), Ranks("fsdp"), Path(folder)
     task, said = task_of(settings), list[str]()
     train(Run(settings, task, ranks), keeping=Keeping(place, every_steps=3))  # 3, 6 and 8
     ranks.lead(lambda: _damage(place))
@@ -177,7 +177,7 @@ def test_damaged_checkpoints_are_passed_over_aloud_by_all_ranks(tmp_path: Path) 
 
 def cut_short(folder: str) -> str:
     """Rank 1 dies while the second checkpoint is written; rank 0 says what it hears of it."""
-    ranks, place = Several("fsdp"), Path(folder)
+    ranks, place = Ranks("fsdp"), Path(folder)
 
     def dying(path: Path) -> bytes:
         if ranks.rank == 1 and list(place.glob("checkpoint-*")):
@@ -225,11 +225,11 @@ def poisoned(folder: str) -> list[tuple[int, list[float], str]]:
     for mode in modes:
         Poisoned.calls = -(mode == "ddp")  # where a pass comes before the first step
         keeping = Keeping(Path(folder) / mode)
-        run = Run(settings, task_of(settings, Poisoned), Several(mode))
+        run = Run(settings, task_of(settings, Poisoned), Ranks(mode))
         result = train(run, keeping=keeping)
         Poisoned.calls = 0
         with pytest.raises(FloatingPointError) as error:
-            train(Run(raising, task_of(raising, Poisoned), Several(mode)))
+            train(Run(raising, task_of(raising, Poisoned), Ranks(mode)))
         found.append((result["step"], result["curve"]["loss"], str(error.value)))
     return found
 
@@ -274,7 +274,8 @@ def test_a_launch_that_does_not_fit_is_refused(
 class Two(Ranks):
     """Two ranks that need not be there."""
 
-    mode, size = "fsdp", 2
+    def __init__(self) -> None:
+        self.mode, self.rank, self.size = "fsdp", 0, 2
 
 
 @pytest.mark.parametrize(

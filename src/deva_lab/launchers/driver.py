@@ -2,10 +2,10 @@
 
 The driver has runs started by a cluster, passes on what they tell and collects results. It talks
 with its workers through files in a folder that all machines see, so a cluster has only to start a
-function somewhere, to say how it ended, and to end it. Each run has a file of its events and one of
-its outcome. The driver renews a file, the lease, while it wants its runs to go on. A worker saves
-its run and ends when the lease is gone, or has not been renewed for long: so nothing is left
-running, whatever has happened to the driver.
+function somewhere, to say how it ended, and to end it. Each run has a file there, to which it adds
+its events and at last its outcome. The driver renews a file, the lease, while it wants its runs to
+go on. A worker saves its run and ends when the lease is gone, or has not been renewed for long: so
+nothing is left running, whatever has happened to the driver.
 
 A run whose worker has died is started again and goes on from its last checkpoint. One that has died
 as often as the cluster tries it, without getting to another checkpoint, has failed.
@@ -22,7 +22,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -30,13 +30,13 @@ from typing import Any, Final, Protocol
 import torch
 
 from ..errors import CommandError, UsageError, warn
-from ..files import read_record, write_record
 from ..run.checkpoint import found
 from ..run.progress import Event, Result, Watch
 from ..run.runner import Orders, failed_result, run_one
 from ..run.settings import RunSettings
 
 PREFIX: Final = "launch-"  # of the folder, in that of the results
+LEASE: Final = "lease"
 LOOK_EVERY: Final = 0.2  # seconds, of either side
 MANY: Final = 20  # jobs, with which the driver looks half as often
 ENDED_AFTER: Final = 2.0  # seconds in which most workers have seen that the lease is gone
@@ -76,40 +76,25 @@ class Cluster(Protocol):
         """
 
 
-@dataclass(frozen=True)
-class Exchange:
-    """The folder in which a driver and its workers leave word."""
-
-    folder: Path
-
-    @property
-    def lease(self) -> Path:
-        """The file that the driver renews."""
-        return self.folder / "lease"
-
-    def events(self, run: str) -> Path:
-        """The events of a run, a line each; it is there once the run has begun."""
-        return self.folder / f"{run}.events"
-
-    def outcome(self, run: str) -> Path:
-        """What came of a run."""
-        return self.folder / f"{run}.json"
-
-
 @contextmanager
-def opened(results: Path) -> Iterator[Exchange]:
-    """A new exchange in the folder of the results."""
-    exchange = Exchange(results / f"{PREFIX}{uuid.uuid4().hex[:12]}")
-    exchange.folder.mkdir(parents=True)
-    exchange.lease.touch()
+def opened(results: Path) -> Iterator[Path]:
+    """A new folder, in that of the results, for a driver and its workers to leave word in."""
+    folder = results / f"{PREFIX}{uuid.uuid4().hex[:12]}"
+    folder.mkdir(parents=True)
+    (folder / LEASE).touch()
     try:
-        yield exchange
+        yield folder
     finally:
-        shutil.rmtree(exchange.folder, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def told_in(folder: Path, run: str) -> Path:
+    """The file of a run, which is there once it has begun: lines of events, then its outcome."""
+    return folder / f"{run}.jsonl"
 
 
 def end_left(results: Path) -> None:
-    """End the exchanges that killed drivers left, and give workers that still train time to see it.
+    """End what killed drivers have left, and give workers that still train time to see it.
 
     One that sees it later does no harm, as it writes the same checkpoints.
     """
@@ -137,8 +122,8 @@ def run_on(
     When `stopping` says so, runs that go on are asked to save, and the others are cancelled.
     """
     orders = replace(orders, folder=orders.folder.absolute())
-    with opened(orders.folder) as exchange:
-        driver, waiting = Driver(cluster, orders, exchange, watch), deque(runs)
+    with opened(orders.folder) as folder:
+        driver, waiting = Driver(cluster, orders, folder, watch), deque(runs)
         try:
             while waiting or driver.jobs:
                 while waiting and len(driver.jobs) < (jobs or len(runs)) and not stopping():
@@ -162,19 +147,20 @@ def run_on(
 class Driver:
     """The jobs that have been started and have not ended."""
 
-    def __init__(self, cluster: Cluster, orders: Orders, exchange: Exchange, watch: Watch) -> None:
-        self.cluster, self.orders, self.exchange, self.watch = cluster, orders, exchange, watch
+    def __init__(self, cluster: Cluster, orders: Orders, folder: Path, watch: Watch) -> None:
+        self.cluster, self.orders, self.folder, self.watch = cluster, orders, folder, watch
         self.jobs: dict[RunSettings, Job] = {}
         self.asked = False  # whether they are to stop
         self._renewed = time.monotonic()
-        self._read: dict[str, int] = {}  # the bytes of the events of each run that have been read
+        self._read: dict[str, int] = {}  # the bytes of the file of each run that have been read
+        self._outcomes: dict[str, dict[str, Any]] = {}
         self._returned: dict[RunSettings, float] = {}  # when they were seen to have
         self._lost: dict[RunSettings, tuple[list[Path], int]] = {}  # after which one, how often
 
     def start(self, settings: RunSettings) -> None:
         """Have a run started, or gone on with."""
         self._returned.pop(settings, None)
-        call = partial(work, settings, self.orders, self.exchange, self.cluster.cpus)
+        call = partial(work, settings, self.orders, self.folder, self.cluster.cpus)
         self.jobs[settings] = self.cluster.start(f"deva-{settings.id}", call)
 
     def renew(self) -> None:
@@ -187,44 +173,49 @@ class Driver:
             return
         self._renewed = time.monotonic()
         try:
-            os.utime(self.exchange.lease)
+            os.utime(self.folder / LEASE)
         except FileNotFoundError as error:
             raise CommandError(
-                f"another command has begun in {self.exchange.folder.parent} and goes on with its "
-                "runs: this one ends"
+                f"another command has begun in {self.folder.parent} and goes on with its runs: "
+                "this one ends"
             ) from error
 
     def ended(self) -> Iterator[tuple[RunSettings, str]]:
         """The runs whose jobs have ended, and how; what all have told is passed on first."""
         for settings, job in list(self.jobs.items()):
             how = job.ended()
-            for event in self.new_events(settings.id):
-                self.watch(event)
+            self.listen(settings.id)
             if how is not None and (how or self._is_seen(settings)):
                 del self.jobs[settings]
                 yield settings, how
 
-    def new_events(self, run: str) -> Iterator[Event]:
-        """The events of a run since the last call; of a killed worker the last may be cut short."""
-        with suppress(OSError), self.exchange.events(run).open("rb") as file:
+    def listen(self, run: str) -> None:
+        """Pass on the events that a run has told since the last time, and keep its outcome."""
+        for told in self._new_lines(run):
+            if isinstance(told, dict):
+                self._outcomes[run] = told
+            else:
+                self.watch(Event(*told))
+
+    def _new_lines(self, run: str) -> Iterator[Any]:
+        """What a run has written since the last time, but for what a kill has cut short."""
+        with suppress(OSError), told_in(self.folder, run).open("rb") as file:
             file.seek(self._read.get(run, 0))
             whole, newline, _ = file.read().rpartition(b"\n")
             self._read[run] = self._read.get(run, 0) + len(whole) + len(newline)
             for line in whole.splitlines():
-                with suppress(ValueError, TypeError):
-                    yield Event(*json.loads(line))
+                with suppress(ValueError):
+                    yield json.loads(line)
 
     def _is_seen(self, settings: RunSettings) -> bool:
         """Whether the outcome of a job that has returned can be read, or will never be."""
         since = self._returned.setdefault(settings, time.monotonic())
         late = time.monotonic() - since > SEEN_AFTER
-        return late or self.asked or self.exchange.outcome(settings.id).exists()
+        return late or self.asked or settings.id in self._outcomes
 
     def result(self, settings: RunSettings, how: str) -> Result | None:
         """The result of a run whose job has ended; None if another job has to go on with it."""
-        path = self.exchange.outcome(settings.id)
-        outcome = read_record(path) or {}
-        path.unlink(missing_ok=True)
+        outcome = self._outcomes.pop(settings.id, {})
         if "refused" in outcome:
             raise UsageError(outcome["refused"])
         result: Result = outcome.get("result", {"status": "stopped"})
@@ -252,9 +243,9 @@ class Driver:
         if self.asked:
             return
         self.asked = True
-        self.exchange.lease.unlink(missing_ok=True)
+        (self.folder / LEASE).unlink(missing_ok=True)
         for settings, job in list(self.jobs.items()):
-            if not self.exchange.events(settings.id).exists():
+            if not told_in(self.folder, settings.id).exists():
                 job.cancel()
                 del self.jobs[settings]
 
@@ -265,7 +256,7 @@ class Driver:
 def work(
     settings: RunSettings,
     orders: Orders,
-    exchange: Exchange,
+    folder: Path,
     threads: int,
     asked: Callable[[], bool] = lambda: False,
 ) -> None:
@@ -274,7 +265,7 @@ def work(
     Args:
         settings: The run.
         orders: What holds for all runs.
-        exchange: Where the driver waits for word.
+        folder: Where the driver waits for word.
         threads: The threads of a product.
         asked: Whether the cluster asks this worker to end, as for a limit of time.
 
@@ -283,18 +274,15 @@ def work(
     """
     if not orders.folder.is_dir():
         raise UsageError(not_seen(orders.folder, socket.gethostname()))
-    if not exchange.lease.exists():
+    if not (folder / LEASE).exists():
         return  # the driver has gone since it asked for this
     torch.set_num_threads(threads)
-    lease, tell = Lease(exchange.lease), Telling(exchange.events(settings.id))
-    outcome: dict[str, Any]
+    lease, tell = Lease(folder / LEASE), Telling(told_in(folder, settings.id))
     try:
         result = run_one(settings, orders, watch=tell, stopping=lambda: asked() or lease())
-        outcome = {"result": result}
+        tell.write({"result": result})
     except UsageError as error:
-        outcome = {"refused": str(error)}
-    if exchange.folder.is_dir():  # and somebody waits for it
-        write_record(exchange.outcome(settings.id), outcome)
+        tell.write({"refused": str(error)})
 
 
 def not_seen(folder: Path, host: str) -> str:
@@ -310,16 +298,21 @@ class Telling:
 
     def __init__(self, path: Path) -> None:
         self.path, self._last = path, float("-inf")
-        path.touch()
+        with path.open("ab") as file:
+            file.write(b"\n")  # which ends a line that a kill has cut short
 
     def __call__(self, event: Event) -> None:
-        """Tell of an event; where the driver is gone, nobody hears it."""
+        """Tell of an event."""
         said = event.evaluated or event.status != "running"
         if said or time.monotonic() - self._last >= TOLD_EVERY:
             self._last = time.monotonic()
-            with suppress(OSError), self.path.open("r+b") as file:
-                file.seek(0, os.SEEK_END)
-                file.write(json.dumps(event).encode() + b"\n")
+            self.write(event)
+
+    def write(self, told: Event | dict[str, Any]) -> None:
+        """Add a line; where the driver is gone, and the file with it, nobody reads it."""
+        with suppress(OSError), self.path.open("r+b") as file:
+            file.seek(0, os.SEEK_END)
+            file.write(json.dumps(told).encode() + b"\n")
 
 
 class Lease:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
-from . import user_source
+from ..files import write_text
 from .entrants import Entrant
 from .settings import DType, Preset, RunSettings, default_size, offer_of, preset_of
 from .tasks import check_task, preset
@@ -106,8 +106,12 @@ def as_begun(
     """The runs of a comparison, under the digest that a user's task had when it was begun."""
     if not runs[0].task_place:
         return list(runs)
-    now = find(runs[0].task_place)
-    begun = user_source.as_begun(now, folder)
+    now = begun = find(runs[0].task_place)
+    if now.file:
+        copy = folder / now.file  # of the text, as it was
+        if not copy.is_file():
+            write_text(copy, now.text)
+        begun = now._replace(text=copy.read_text("utf-8"))
     if begun.digest != now.digest:
         say(
             f"{now.name} has changed since this comparison was begun, when it was as in "

@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from statistics import fmean, median
 from typing import Any, Final, cast
 
 import torch
@@ -25,6 +26,7 @@ from .settings import RunSettings
 from .tasks import Batch, Task
 
 LOST: Final = 10.0  # a loss so many times the first one is a divergence, as NaN is
+TIMED: Final = 1000  # the last so many steps have their times kept
 TIMED_EVERY: Final = 10  # steps, on an accelerator, which has to be waited for
 
 
@@ -98,7 +100,10 @@ class Run:
         self.optimizer.zero_grad()
         self.progress.seconds += data + model + optimizer
         if self.timed:
-            self.progress.times.add(model=model, optimizer=optimizer, data=data)
+            times = {"model": model, "optimizer": optimizer, "data": data}
+            for name, column in self.progress.times.items():
+                column.append(times[name])
+                del column[:-TIMED]
 
     def loss(self, batch: Batch) -> Tensor:
         """What a batch adds to the mean loss of a step."""
@@ -124,7 +129,7 @@ class Run:
     def evaluate(self) -> None:
         """Add a point to the curve, and say whether this was the last."""
         progress, curve = self.progress, self.progress.curve
-        steps = progress.step - (curve.step[-1] if curve.step else 0)
+        steps = progress.step - (curve["step"] or [0])[-1]
         train_loss = self.losses.item() / steps if steps else None
         self.losses.zero_()
         averaged = contextlib.nullcontext
@@ -132,13 +137,16 @@ class Run:
             averaged = getattr(self.optimizer, "averaged", averaged)  # which is then what is judged
         with averaged(), self.autocast:
             found = self.task.validate(self.compute, self.ranks)
-        curve.step.append(progress.step)
-        curve.units.append(progress.step * self.settings.accumulate * self.task.units)
-        curve.seconds.append(round(progress.seconds, 4))
-        curve.train_loss.append(_finite(train_loss))
-        curve.loss.append(_finite(found["loss"]))
-        if "accuracy" in found:
-            curve.accuracy.append(found["accuracy"])
+        row = {
+            "step": progress.step,
+            "units": progress.step * self.settings.accumulate * self.task.units,
+            "seconds": round(progress.seconds, 4),
+            "train_loss": _finite(train_loss),
+            "loss": _finite(found["loss"]),
+        }
+        row |= {"accuracy": found["accuracy"]} if "accuracy" in found else {}
+        for name, value in row.items():
+            curve[name].append(value)
         if self.lost():
             progress.status = "diverged"
         elif progress.step == self.settings.steps:
@@ -146,27 +154,18 @@ class Run:
 
     def lost(self) -> bool:
         """Whether the last losses are past hope."""
-        losses, train_losses = self.progress.curve.loss, self.progress.curve.train_loss
-        first, last = losses[0], losses[-1]
-        if first is None or last is None or (len(losses) > 1 and train_losses[-1] is None):
-            return True
-        return last > LOST * abs(first)
+        losses, train_losses = self.progress.curve["loss"], self.progress.curve["train_loss"]
+        known = [losses[0], losses[-1], *train_losses[1:][-1:]]  # there is none before a first step
+        return None in known or bool(losses[-1] > LOST * abs(losses[0]))
 
     def event(self, *, evaluated: bool) -> Event:
         """What the run has to tell."""
-        progress, curve = self.progress, self.progress.curve
-        return Event(
-            self.settings.id,
-            progress.step,
-            progress.status,
-            curve.loss[-1] if curve.loss else None,
-            progress.seconds,
-            evaluated,
-        )
+        at, loss = self.progress, (self.progress.curve["loss"] or [None])[-1]
+        return Event(self.settings.id, at.step, at.status, loss, at.seconds, evaluated)
 
     def points(self) -> list[Point]:
         """The curves so far, to be logged; times and telemetry are not kept, and are `newest`'s."""
-        return [self._point(index) for index in range(len(self.progress.curve.step))]
+        return [self._point(index) for index in range(len(self.progress.curve["step"]))]
 
     def newest(self) -> Point:
         """The last point of the curves, with rates, times and telemetry of the step before it."""
@@ -176,7 +175,7 @@ class Run:
         for index, group in enumerate(self.optimizer.param_groups):
             if self.rates[index] != self.settings.lr:  # this group has a rate of its own
                 values[f"rate/{group.get('role', 'group')}.{index}"] = float(group["lr"])
-        times = self.progress.times.milliseconds()
+        times = self.progress.milliseconds(median)
         values |= {f"milliseconds/{name}": x for name, x in times.items()}
         values |= {f"telemetry/{name}": x for name, x in scalars(self.telemetry).items()}
         return Point(step, _known(values))
@@ -184,13 +183,13 @@ class Run:
     def _point(self, index: int) -> Point:
         """A row of the curves, and the learning rate of the step that led there."""
         curve, settings = self.progress.curve, self.settings
-        step = curve.step[index]
+        step = curve["step"][index]
         values = {
-            "loss/training": curve.train_loss[index],
-            "loss/validation": curve.loss[index],
-            "accuracy/validation": curve.accuracy[index] if curve.accuracy else None,
-            "seconds": curve.seconds[index],
-            self.task.unit: curve.units[index],
+            "loss/training": curve["train_loss"][index],
+            "loss/validation": curve["loss"][index],
+            "accuracy/validation": curve["accuracy"][index] if curve["accuracy"] else None,
+            "seconds": curve["seconds"][index],
+            self.task.unit: curve["units"][index],
             "rate/base": settings.lr * settings.rate(step - 1) if step else None,
         }
         return Point(step, _known(values))
@@ -207,7 +206,7 @@ class Run:
 
     def record(self) -> dict[str, Any]:
         """What of it is no tensor."""
-        return {"settings": self.settings.saved(), "progress": self.progress.saved()}
+        return {"settings": self.settings.saved(), "progress": asdict(self.progress)}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from what `state` returned."""
@@ -224,57 +223,43 @@ class Run:
 
     def take_up(self, progress: dict[str, Any], losses: Tensor, random: Tensor) -> None:
         """Go on from there; model and optimizer have been restored."""
-        self.progress = Progress.restored(progress)
+        self.progress = Progress(**progress)
+        if self.progress.status == "stopped":
+            self.progress.status = "running"
         self.losses.copy_(losses)
         torch.set_rng_state(random.cpu())
 
     def result(self, command: str) -> Result:
         """The run as a line of results.jsonl has it."""
-        settings, device = self.settings, self.settings.device
+        device = self.settings.device
         on_gpu = device.startswith("cuda")
-        return line_of(
-            settings,
-            self.progress,
-            command,
-            ranks=self.ranks,
-            unit=self.task.unit,
-            units=self.task.units * settings.accumulate,
-            parameters=sum(p.numel() for p in self.model.parameters()),
-            state_bytes=max(self.ranks.gathered(state_bytes(self.optimizer))),
-            peak_memory_bytes=torch.cuda.max_memory_allocated(device) if on_gpu else None,
-        )
+        return line_of(self.settings, self.progress, command, self.ranks) | {
+            "unit": self.task.unit,
+            "units": self.task.units * self.settings.accumulate,
+            "parameters": sum(p.numel() for p in self.model.parameters()),
+            "state_bytes": max(self.ranks.gathered(state_bytes(self.optimizer))),
+            "peak_memory_bytes": torch.cuda.max_memory_allocated(device) if on_gpu else None,
+        }
 
 
 def line_of(
-    settings: RunSettings,
-    progress: Progress,
-    command: str,
-    *,
-    ranks: Ranks = ALONE,
-    unit: str = "samples",
-    units: int = 0,
-    parameters: int = 0,
-    state_bytes: int = 0,
-    peak_memory_bytes: int | None = None,
+    settings: RunSettings, progress: Progress, command: str, ranks: Ranks = ALONE
 ) -> Result:
-    """A line of results.jsonl; a run that has failed early has neither a model nor a unit."""
-    curve = asdict(progress.curve)
-    if not curve["accuracy"]:
-        del curve["accuracy"]
+    """A line of results.jsonl, of a run that has failed before it had a model."""
     line = {
         "id": settings.id,
         "label": settings.optimizer,
         "status": progress.status,
         "step": progress.step,
         "settings": settings.saved(),
-        "unit": unit,
-        "units": units or settings.batch * settings.accumulate,
-        "parameters": parameters,
-        "state_bytes": state_bytes,
-        "curve": curve,
-        "milliseconds": progress.times.milliseconds(),
-        "mean_milliseconds": progress.times.mean_milliseconds(),
-        "peak_memory_bytes": peak_memory_bytes,
+        "unit": "samples",
+        "units": settings.batch * settings.accumulate,
+        "parameters": 0,
+        "state_bytes": 0,
+        "curve": {name: x for name, x in progress.curve.items() if x or name != "accuracy"},
+        "milliseconds": progress.milliseconds(median),
+        "mean_milliseconds": progress.milliseconds(fmean),  # with what some steps do, as refreshes
+        "peak_memory_bytes": None,
         "environment": environment(settings.device, ranks),
         "command": command,
     }
