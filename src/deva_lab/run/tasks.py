@@ -191,11 +191,11 @@ def model_of(task: str) -> nn.Module:
         UsageError: If there is no such task, or something is missing in it.
     """
     source = find(task)
-    batch = preset(source, None).batch
+    batch = user_preset(source, None).batch
     return UserTask(source.place, name=source.name, seed=0, batch_size=batch).model()
 
 
-def preset(source: Source, batch: int | None) -> Preset:
+def user_preset(source: Source, batch: int | None) -> Preset:
     """The steps and the batch that a task has unless told; a `batch` is told.
 
     Raises:
