@@ -70,7 +70,7 @@ class TensorBoard:
         from torch.utils.tensorboard.writer import SummaryWriter
 
         folder = subject.folder / "tensorboard" / subject.id
-        self.last = _last_step(folder) if folder.is_dir() else -1
+        self.last = max(_steps_of(folder), default=-1) if folder.is_dir() else -1
         self._writer = SummaryWriter(str(folder))
         if self.last < 0:
             about = {"settings": subject.settings, **subject.about, "comparison": subject.group}
@@ -90,14 +90,14 @@ class TensorBoard:
         self._writer.close()
 
 
-def _last_step(folder: Path) -> int:
-    """The last step that a folder has a point of; −1 if it has none."""
+def _steps_of(folder: Path) -> list[int]:
+    """The steps that a folder of TensorBoard has points of."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(folder), {"scalars": 0, "tensors": 1})  # all of the scalars
     events.Reload()
     known = "seconds" in events.Tags()["scalars"]
-    return max((event.step for event in events.Scalars("seconds")), default=-1) if known else -1
+    return [event.step for event in events.Scalars("seconds")] if known else []
 
 
 def _code(value: Any) -> str:
@@ -233,6 +233,7 @@ def _whole(data: bytes) -> Iterator[bytes]:
 
 _STATUS: Final = {"finished": "FINISHED", "stopped": "KILLED"}
 _BATCH: Final = 1000  # metrics of a call, at most
+_REFUSED: Final = re.compile(r"[^\w\-. /]")  # in the name of a metric
 
 
 class MLflow:
@@ -244,24 +245,18 @@ class MLflow:
         for module in ("mlflow", "sqlalchemy", "alembic"):
             require(module)
 
-    @staticmethod
-    def prepare(folder: Path) -> None:
-        """Make the store and the experiment, which all runs share.
-
-        Raises:
-            UsageError: If the store cannot be reached.
-        """
-        try:
-            _experiment(_client(folder))
-        except Exception as error:  # of any kind: requests', SQLAlchemy's, MLflow's
-            raise UsageError(f"--log mlflow: {str(error).splitlines()[0]}") from error
-
     def __init__(self, subject: Subject) -> None:
-        self._client = _client(subject.folder)
+        from mlflow.entities import Param
+
+        self._client, experiment = _store(subject.folder)
         path = subject.kept("mlflow.json")
         self._run = str((read_record(path) or {}).get("run_id", ""))
         if not (self._run and self._goes_on()):
-            self._run = self._begin(subject)
+            tags = {"comparison": subject.group, **_flat(subject.about)}
+            run = self._client.create_run(experiment, tags=tags, run_name=subject.id)
+            self._run = str(run.info.run_id)
+            params = [Param(name, value) for name, value in _flat(subject.settings).items()]
+            self._client.log_batch(self._run, params=params)
             write_record(path, {"run_id": self._run})
         history = self._client.get_metric_history(self._run, "seconds")
         self.last = max((metric.step for metric in history), default=-1)
@@ -278,16 +273,6 @@ class MLflow:
             return False
         return True
 
-    def _begin(self, subject: Subject) -> str:
-        from mlflow.entities import Param
-
-        tags = {"comparison": subject.group, **_flat(subject.about)}
-        experiment = _experiment(self._client)
-        run = self._client.create_run(experiment, tags=tags, run_name=subject.id)
-        params = [Param(name, value) for name, value in _flat(subject.settings).items()]
-        self._client.log_batch(run.info.run_id, params=params)
-        return str(run.info.run_id)
-
     def add(self, step: int, values: Values) -> None:
         """Send a point."""
         from mlflow.entities import Metric
@@ -295,7 +280,7 @@ class MLflow:
         now = int(1000 * time.time())
         # The one that tells what is there comes last: a point that a kill has cut is sent again.
         names = sorted(values, key=lambda name: name == "seconds")
-        metrics = [Metric(_plain(name), values[name], now, step) for name in names]
+        metrics = [Metric(_REFUSED.sub("_", name), values[name], now, step) for name in names]
         for first in range(0, len(metrics), _BATCH):
             self._client.log_batch(self._run, metrics=metrics[first : first + _BATCH])
 
@@ -313,27 +298,19 @@ class MLflow:
         self._client.set_terminated(self._run, status=_STATUS.get(status, "FAILED"))
 
 
-def _client(folder: Path) -> Any:
+def _store(folder: Path) -> tuple[Any, str]:
+    """A client of the store, and the id of the experiment, which is made if it is not there."""
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # else it tries for minutes
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
     from mlflow import MlflowClient
 
-    local = f"sqlite:///{(folder.resolve() / 'mlflow.db').as_posix()}"
-    if not os.environ.get("MLFLOW_TRACKING_URI"):
+    place = os.environ.get("MLFLOW_TRACKING_URI")
+    if not place:
         folder.mkdir(parents=True, exist_ok=True)
-    return MlflowClient(tracking_uri=os.environ.get("MLFLOW_TRACKING_URI") or local)
-
-
-def _experiment(client: Any) -> str:
-    """The id of the experiment, which is made if it is not there."""
-    name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or PROJECT
+        place = f"sqlite:///{(folder.resolve() / 'mlflow.db').as_posix()}"
+    client, name = MlflowClient(place), os.environ.get("MLFLOW_EXPERIMENT_NAME") or PROJECT
     found = client.get_experiment_by_name(name)
-    return str(client.create_experiment(name) if found is None else found.experiment_id)
-
-
-def _plain(name: str) -> str:
-    """A name with nothing in it that MLflow refuses."""
-    return re.sub(r"[^\w\-. /]", "_", name)
+    return client, str(client.create_experiment(name) if found is None else found.experiment_id)
 
 
 def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, str]:
@@ -373,18 +350,11 @@ class Log:
         self, names: Sequence[str] = (), folder: Path = Path(), *, speaks: bool = True
     ) -> None:
         self.wanted = bool(names)
-        self._names, self._folder = (names if speaks else ()), folder
+        self._names, self.folder = (names if speaks else ()), folder
         self._loggers: dict[str, Logger] = {}
 
-    def begin(
-        self,
-        id: str,
-        settings: Mapping[str, Any],
-        about: Mapping[str, Any],
-        known: Iterable[Point],
-    ) -> None:
+    def begin(self, subject: Subject, known: Iterable[Point]) -> None:
         """Open all loggers, and give each the points of a resumed run that it does not have."""
-        subject = Subject(id, self._folder, settings, about)
         for name in self._names:
             self._try(name, partial(self._open, name, subject))
         for point in known:
@@ -445,7 +415,10 @@ def check_loggers(names: Sequence[str]) -> None:
 def prepare_loggers(names: Sequence[str], folder: Path) -> None:
     """Make what all runs share, before any of them begins; UsageError if that fails."""
     if "mlflow" in names:
-        MLflow.prepare(folder)
+        try:
+            _store(folder)
+        except Exception as error:  # of any kind: requests', SQLAlchemy's, MLflow's
+            raise UsageError(f"--log mlflow: {str(error).splitlines()[0]}") from error
 
 
 def outcome(result: Result) -> Outcome:

@@ -130,15 +130,15 @@ def run_on(
                     driver.start(waiting.popleft())
                 time.sleep(LOOK_EVERY * (1 + len(driver.jobs) / MANY))
                 driver.renew()
+                if stopping():
+                    waiting.clear()
+                    driver.ask_to_stop()
                 for settings, how in driver.ended():
                     result = driver.result(settings, how)
                     if result is None:
                         waiting.append(settings)
                     else:
                         yield result
-                if stopping():
-                    waiting.clear()
-                    driver.ask_to_stop()
         finally:
             for job in driver.jobs.values():
                 job.cancel()

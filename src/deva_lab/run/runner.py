@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 from ..errors import UsageError, warn
 from ..files import write_text
-from ..loggers import Log, outcome
+from ..loggers import Log, Subject, outcome
 from . import checkpoint
 from .environment import environment
 from .progress import TRACEBACK, Event, Progress, Result, Watch
@@ -143,7 +143,8 @@ def train(
     with log:
         if log.wanted:
             about = {"command": command, "environment": environment(settings.device, ranks)}
-            log.begin(settings.id, settings.saved(), about, run.points())
+            subject = Subject(settings.id, log.folder, settings.saved(), about)
+            log.begin(subject, run.points())
         if run.progress.step == 0:
             run.evaluate()
             log.add(run.newest())
