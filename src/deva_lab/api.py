@@ -15,7 +15,7 @@ from .render.display import Display, display
 from .render.pages import Comparison
 from .run.entrants import entrants
 from .run.environment import default_device, seeded
-from .run.plan import Rate, Request, as_begun, check_baseline, plan
+from .run.plan import Request, as_begun, check_baseline, plan
 from .run.runner import Orders, Stopping
 from .run.settings import DType
 from .run.user_source import is_object, of_object
@@ -93,7 +93,7 @@ def compare(
         request = Request(
             optimizers=tuple(entrants(optimizers)),
             task=str(task) if isinstance(task, str | Path) else of_object(task),
-            rates=tuple(Rate.parse(str(rate)) for rate in rates),
+            rates=tuple(map(str, rates)),
             seeds=tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds),
             steps=steps,
             batch=batch,

@@ -30,7 +30,7 @@ from deva_lab.results import read_results
 from deva_lab.run import checkpoint
 from deva_lab.run.entrants import Entrant
 from deva_lab.run.plan import Request, plan
-from deva_lab.run.runner import Keeping, train
+from deva_lab.run.runner import train
 from deva_lab.run.tasks import make_task
 from deva_lab.run.training import Run
 
@@ -74,8 +74,7 @@ class Runs:
         task = make_task(settings, silent)
         self.run = Run(settings, task)
         self.start = {**self.run.state(), "model": _copy(self.run.model.state_dict())}
-        keeping = Keeping(folder, every_steps=5)
-        train(Run(settings, task), keeping=keeping, stopping=_at(10))
+        train(Run(settings, task), folder=folder, save_steps=5, stopping=_at(10))
         self.newest, self.older = checkpoint.found(folder)
         self.newest_holds, self.older_holds = self._holds(self.newest), self._holds(self.older)
         if as_ranks:

@@ -19,7 +19,7 @@ from deva_lab.run import checkpoint
 from deva_lab.run import ranks as parallel
 from deva_lab.run.progress import Result
 from deva_lab.run.ranks import ALONE, Ranks
-from deva_lab.run.runner import Keeping, train
+from deva_lab.run.runner import train
 from deva_lab.run.settings import Mode
 from deva_lab.run.training import Run
 from ranks import run
@@ -88,7 +88,7 @@ def go_on(folder: str, optimizer: str, mode: Mode, steps: int) -> Result:
     """Train for some more steps; the last rank alone is asked to stop, and all do."""
     ranks = Ranks(mode)
     asked = at(steps) if ranks.rank == ranks.size - 1 else lambda: False
-    return result_of(optimizer, ranks, keeping=Keeping(Path(folder)), stopping=asked)
+    return result_of(optimizer, ranks, folder=Path(folder), stopping=asked)
 
 
 def legs(folder: str, ways: tuple[tuple[Mode, int], ...]) -> list[Result]:
@@ -106,8 +106,7 @@ def test_a_checkpoint_may_be_read_by_any_number_of_ranks(tmp_path: Path) -> None
     run(4, legs, str(tmp_path), (("hsdp", 2),))
     run(2, legs, str(tmp_path), (("fsdp", 1),))
     for name in BOTH:
-        keeping = Keeping(tmp_path / name)
-        alone = result_of(name, keeping=keeping, stopping=at(2))
+        alone = result_of(name, folder=tmp_path / name, stopping=at(2))
         assert (alone["status"], alone["step"]) == ("stopped", 5)
     results, _ = run(2, legs, str(tmp_path), (("ddp", 1), ("fsdp", 99)))
     for name, result in zip(BOTH, results, strict=True):
@@ -146,7 +145,7 @@ def damaged(folder: str) -> tuple[list[str], int, str]:
     """What is said, where the run goes on, and the error when nothing is left."""
     settings, ranks, place = settings_of("deva"), Ranks("fsdp"), Path(folder)
     task, said = task_of(settings), list[str]()
-    train(Run(settings, task, ranks), keeping=Keeping(place, every_steps=3))  # 3, 6 and 8
+    train(Run(settings, task, ranks), folder=place, save_steps=3)  # 3, 6 and 8
     ranks.lead(lambda: _damage(place))
     again = Run(settings, task, ranks)
     checkpoint.load(place, again, said.append)
@@ -186,7 +185,7 @@ def cut_short(folder: str) -> str:
 
     digest, checkpoint.file_digest = checkpoint.file_digest, dying
     with pytest.raises(RuntimeError) as error:
-        result_of("deva", ranks, keeping=Keeping(place, every_steps=3))
+        result_of("deva", ranks, folder=place, save_steps=3)
     return str(error.value)
 
 
@@ -195,7 +194,7 @@ def test_a_checkpoint_cut_short_leaves_the_one_before(tmp_path: Path) -> None:
     assert message
     assert nothing is None
     assert [path.name for path in checkpoint.found(tmp_path)] == ["checkpoint-3"]
-    result = result_of("deva", keeping=Keeping(tmp_path))
+    result = result_of("deva", folder=tmp_path)
     assert (result["status"], result["step"]) == ("finished", 8)
     assert not list(tmp_path.glob(".partial-*"))
 
@@ -224,9 +223,8 @@ def poisoned(folder: str) -> list[tuple[int, list[float], str]]:
     modes: tuple[Mode, ...] = ("ddp", "fsdp")
     for mode in modes:
         Poisoned.calls = -(mode == "ddp")  # where a pass comes before the first step
-        keeping = Keeping(Path(folder) / mode)
         run = Run(settings, task_of(settings, Poisoned), Ranks(mode))
-        result = train(run, keeping=keeping)
+        result = train(run, folder=Path(folder) / mode)
         Poisoned.calls = 0
         with pytest.raises(FloatingPointError) as error:
             train(Run(raising, task_of(raising, Poisoned), Ranks(mode)))

@@ -16,7 +16,7 @@ import torch
 from deva_lab.results import read_results
 from deva_lab.run import checkpoint
 from deva_lab.run.ranks import Ranks
-from deva_lab.run.runner import Keeping, train
+from deva_lab.run.runner import train
 from deva_lab.run.settings import RunSettings
 from deva_lab.run.tasks import make_task
 from deva_lab.run.training import Run
@@ -95,7 +95,7 @@ def undisturbed(settings: RunSettings, folder: str, cache: str) -> None:
     """The same run on ranks that nothing happens to, and its last checkpoint."""
     os.environ["DEVA_CACHE"] = cache
     task = make_task(settings, lambda text: None)
-    train(Run(settings, task, Ranks("fsdp")), keeping=Keeping(Path(folder)))
+    train(Run(settings, task, Ranks("fsdp")), folder=Path(folder))
 
 
 def test_a_killed_rank_is_started_again_and_changes_nothing(text: Path, tmp_path: Path) -> None:

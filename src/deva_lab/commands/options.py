@@ -21,7 +21,7 @@ from ..launchers.driver import Cluster
 from ..loggers import check_loggers, names_of, prepare_loggers
 from ..run.entrants import Entrant, entrants
 from ..run.environment import default_device
-from ..run.plan import Rate, Request, common
+from ..run.plan import Request, common
 from ..run.runner import Orders
 from ..run.tasks import make_task
 from ..run.user_source import find, is_user_task
@@ -115,10 +115,9 @@ def request_of(
     given: dict[str, Any], optimizers: Sequence[Entrant], *, elsewhere: bool = False
 ) -> Request:
     """The request that options come to; `elsewhere`, the device is one of other machines."""
-    rates = tuple(Rate.parse(text) for text in given.get("lr", "").split(",") if text)
     request = Request(
         optimizers=tuple(optimizers),
-        rates=rates,
+        rates=tuple(text for text in given.get("lr", "").split(",") if text),
         seeds=seeds_of(given.get("seeds", "1")),
         vocabulary=vocabulary_of(given.get("vocabulary")),
         device=device_of(given.get("device"), elsewhere=elsewhere),

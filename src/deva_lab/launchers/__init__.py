@@ -162,7 +162,8 @@ class ThisMachine:
             worker = Worker()
             self._workers.append(worker)
         worker.busy = True
-        worker.connection.send(function)
+        with suppress(OSError):  # of one that has just gone, which `ended` notices
+            worker.connection.send(function)
         return worker
 
 

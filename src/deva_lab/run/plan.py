@@ -29,34 +29,6 @@ _BOUNDS = {
 
 
 @dataclass(frozen=True)
-class Rate:
-    """A learning rate, or a multiple of the usual rate of each optimizer.
-
-    >>> Rate.parse("0.003"), Rate.parse("x2")
-    (Rate(value=0.003, relative=False), Rate(value=2.0, relative=True))
-    """
-
-    value: float
-    relative: bool = False
-
-    @classmethod
-    def parse(cls, text: str) -> Rate:
-        """The rate that a text such as "0.003" or "x2" stands for."""
-        relative = text.lower().startswith("x")
-        try:
-            value = float(text[1:] if relative else text)
-        except ValueError:
-            value = math.nan
-        if not (math.isfinite(value) and value > 0):
-            raise UsageError(f"--lr must be positive numbers such as 0.003 or x2, got {text!r}")
-        return cls(value, relative)
-
-    def of(self, entrant: Entrant) -> float:
-        """The learning rate of an optimizer."""
-        return self.value * entrant.default_lr if self.relative else self.value
-
-
-@dataclass(frozen=True)
 class Request:
     """What `deva compare` and `deva train` are asked for; None leaves it to the task's preset."""
 
@@ -65,7 +37,7 @@ class Request:
     size: str | None = None
     data: str | None = None
     vocabulary: int | str | None = None
-    rates: tuple[Rate, ...] = ()
+    rates: tuple[str, ...] = ()  # as in "0.003", or "x2": twice the usual one of each
     seeds: tuple[int, ...] = (0,)
     steps: int | None = None
     batch: int | None = None
@@ -168,11 +140,26 @@ def _of_user(request: Request) -> dict[str, Any]:
     return {**place, "size": "", "data": "", **user_preset(source, request.batch)._asdict()}
 
 
-def rates_of(entrant: Entrant, rates: Sequence[Rate]) -> list[float]:
-    """The learning rates to run an optimizer at: its own, else those given, else its usual one."""
-    if entrant.lr is not None or not rates:
-        return [entrant.default_lr]
-    return [rate.of(entrant) for rate in rates]
+def rates_of(entrant: Entrant, rates: Sequence[str]) -> list[float]:
+    """The learning rates to run an optimizer at: its own, else those given, else its usual one.
+
+    >>> rates_of(Entrant.parse("lion"), ["0.003", "x2"])
+    [0.003, 0.002]
+    """
+    found = [_rate(text, entrant.default_lr) for text in rates]
+    return found if found and entrant.lr is None else [entrant.default_lr]
+
+
+def _rate(text: str, usual: float) -> float:
+    """The learning rate that a text names; "x2" is twice the usual one."""
+    relative = text.lower().startswith("x")
+    try:
+        value = float(text[1:] if relative else text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise UsageError(f"--lr must be positive numbers such as 0.003 or x2, got {text!r}")
+    return value * usual if relative else value
 
 
 def check_numbers(settings: RunSettings) -> None:

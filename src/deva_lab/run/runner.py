@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from types import FrameType
@@ -59,7 +59,8 @@ def run_one(
         run = Run(settings, make_task(settings, report=lambda text: None), ranks)
         return train(
             run,
-            keeping=Keeping(orders.folder / "runs" / settings.id, every_seconds=orders.save_every),
+            folder=orders.folder / "runs" / settings.id,
+            save_every=orders.save_every,
             watch=watch,
             stopping=stopping,
             command=orders.command,
@@ -96,29 +97,12 @@ def failed_result(
     return {**result, "status": "failed", "error": said}
 
 
-@dataclass
-class Keeping:
-    """Where checkpoints go, and when one is due."""
-
-    folder: Path
-    every_steps: int | None = None
-    every_seconds: float = 60.0
-    last: float = field(default_factory=time.monotonic)
-
-    def due(self, progress: Progress) -> bool:
-        """Whether it is time: the steps are full, the seconds are over, or the run ends."""
-        full = self.every_steps is not None and progress.step % self.every_steps == 0
-        over = time.monotonic() - self.last >= self.every_seconds
-        if not (full or over or progress.status != "running"):
-            return False
-        self.last = time.monotonic()
-        return True
-
-
 def train(
     run: Run,
     *,
-    keeping: Keeping | None = None,
+    folder: Path | None = None,
+    save_every: float = 60.0,
+    save_steps: int | None = None,
     watch: Watch = lambda event: None,
     stopping: Callable[[], bool] = lambda: False,
     command: str = "",
@@ -129,7 +113,9 @@ def train(
 
     Args:
         run: The run. It goes on from the newest checkpoint, if there is one.
-        keeping: Where its checkpoints go, and how often; None neither reads nor writes any.
+        folder: Where its checkpoints are; None neither reads nor writes any.
+        save_every: Seconds between two of them; there is one at the end as well.
+        save_steps: Steps after which there is one each time, whatever the seconds.
         watch: Hears of every step.
         stopping: Asked after every step: whether to save and return with the status "stopped".
         command: What the user typed, for the result.
@@ -138,8 +124,9 @@ def train(
     """
     settings, task, ranks, log = run.settings, run.task, run.ranks, log or Log()
     run.observed = log.wanted
-    if keeping is not None:
-        checkpoint.load(keeping.folder, run, say)
+    if folder is not None:
+        checkpoint.load(folder, run, say)
+    saved = time.monotonic()
     with log:
         if log.wanted:
             about = {"command": command, "environment": environment(settings.device, ranks)}
@@ -160,8 +147,12 @@ def train(
                     log.add(run.newest())  # before the checkpoint: no run goes on behind its log
                 if run.progress.status == "running" and ranks.any(stopping()):
                     run.progress.status = "stopped"
-                if keeping is not None and ranks.any(ranks.leads and keeping.due(run.progress)):
-                    checkpoint.save(keeping.folder, run)
+                full = save_steps is not None and run.progress.step % save_steps == 0
+                over = ranks.leads and time.monotonic() - saved >= save_every
+                ends = run.progress.status != "running"
+                if folder is not None and ranks.any(full or over or ends):
+                    saved = time.monotonic()
+                    checkpoint.save(folder, run)
                 watch(run.event(evaluated=evaluated))
         result = run.result(command)
         stopped = result["status"] == "stopped"  # and goes on another time
