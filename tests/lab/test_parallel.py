@@ -13,6 +13,7 @@ from made_text import settings_of, task_of
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+from deva_lab import files
 from deva_lab.errors import UsageError
 from deva_lab.language import TextTask
 from deva_lab.run import checkpoint
@@ -183,7 +184,7 @@ def cut_short(folder: str) -> str:
             os._exit(0)
         return digest(path)
 
-    digest, checkpoint.file_digest = checkpoint.file_digest, dying
+    digest, files.file_digest = files.file_digest, dying
     with pytest.raises(RuntimeError) as error:
         result_of("deva", ranks, folder=place, save_steps=3)
     return str(error.value)
@@ -223,8 +224,8 @@ def poisoned(folder: str) -> list[tuple[int, list[float], str]]:
     modes: tuple[Mode, ...] = ("ddp", "fsdp")
     for mode in modes:
         Poisoned.calls = -(mode == "ddp")  # where a pass comes before the first step
-        run = Run(settings, task_of(settings, Poisoned), Ranks(mode))
-        result = train(run, folder=Path(folder) / mode)
+        trained = Run(settings, task_of(settings, Poisoned), Ranks(mode))
+        result = train(trained, folder=Path(folder) / mode)
         Poisoned.calls = 0
         with pytest.raises(FloatingPointError) as error:
             train(Run(raising, task_of(raising, Poisoned), Ranks(mode)))

@@ -85,7 +85,8 @@ def _results(
     if cluster is not None:
         yield from run_on(cluster, runs, orders, jobs=jobs, watch=watch, stopping=stopping)
         return
-    jobs = jobs or default_jobs(len(runs), runs[0].device)
+    # Unless told, as many as there are cores, but one on an accelerator.
+    jobs = jobs or (min(len(runs), cores()) if runs[0].device == "cpu" else 1)
     if jobs > 1:
         with ThisMachine(jobs) as here:
             yield from run_on(here, runs, orders, jobs=jobs, watch=watch, stopping=stopping)
@@ -124,11 +125,6 @@ def check_jobs(jobs: int | None) -> None:
     """Raises UsageError for a number of jobs that makes no sense."""
     if jobs is not None and jobs < 1:
         raise UsageError(f"--jobs must be at least 1, got {jobs}")
-
-
-def default_jobs(runs: int, device: str) -> int:
-    """How many runs to have side by side: as many as there are cores; one on an accelerator."""
-    return min(runs, cores()) if device == "cpu" else 1
 
 
 # --- Side by side on this machine ----------------------------------------------------------------

@@ -19,18 +19,8 @@ from typing import Any, Final
 
 import torch
 
+from .. import files
 from ..errors import UsageError
-from ..files import (
-    PARTIAL,
-    file_digest,
-    flush,
-    is_whole,
-    read_record,
-    remove,
-    sealing,
-    sweep,
-    write_record,
-)
 from .training import Run
 
 KEPT: Final = 2  # the newest, and one in case that it cannot be read
@@ -42,7 +32,7 @@ def save(folder: Path, run: Run) -> None:
     """Write the checkpoint of the step that a run is at, then remove those that are too old."""
     path = folder / f"checkpoint-{run.progress.step}"
     if run.ranks.mode is None:
-        with sealing(path.with_suffix(".pt")) as partial:
+        with files.sealing(path.with_suffix(".pt")) as partial:
             torch.save(run.state(), partial)
     else:
         write_folder(path, run)
@@ -52,7 +42,7 @@ def save(folder: Path, run: Run) -> None:
         kept = [path for path in known if _step(path) <= run.progress.step][:KEPT]
         for path in known:
             if path not in kept:
-                remove(path)
+                files.remove(path)
 
 
 def load(folder: Path, run: Run, say: Callable[[str], None] = lambda text: None) -> None:
@@ -65,7 +55,7 @@ def load(folder: Path, run: Run, say: Callable[[str], None] = lambda text: None)
     """
 
     def left() -> list[Path]:
-        sweep(folder, older_than=0)  # what a killed run left behind; nobody else writes here
+        files.sweep(folder, older_than=0)  # what a killed run left behind; nobody else writes here
         return found(folder)
 
     paths = run.ranks.lead(left)
@@ -102,7 +92,7 @@ def _step(path: Path) -> int:
 def read_file(path: Path, device: str) -> dict[str, Any] | None:
     """The checkpoint of a process alone, or None if it is damaged."""
     state: dict[str, Any] | None = None
-    if is_whole(path):
+    if files.is_whole(path):
         with suppress(RuntimeError, EOFError, OSError, pickle.UnpicklingError, KeyError):
             state = torch.load(path, map_location=device, weights_only=True)
     return state
@@ -144,24 +134,24 @@ def write_folder(path: Path, run: Run) -> None:
     """Write the checkpoint of a run, all ranks together."""
     from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
 
-    partial = path.with_name(PARTIAL + path.name)
+    partial = path.with_name(files.PARTIAL + path.name)
     with _failing(f"{path} could not be written"):
         save_tensors(_tensors(run), checkpoint_id=partial)
     mine = (f for f in partial.iterdir() if f.name.startswith(f"__{run.ranks.rank}_"))
-    digests = run.ranks.gathered({file.name: file_digest(file) for file in mine})
+    digests = run.ranks.gathered({file.name: files.file_digest(file) for file in mine})
     run.ranks.lead(lambda: _finish(partial, path, run, digests))
 
 
 def _finish(partial: Path, path: Path, run: Run, digests: Iterable[dict[str, str]]) -> None:
     """Seal the folder and give it its name."""
-    files = {".metadata": file_digest(partial / ".metadata")}
+    sealed = {".metadata": files.file_digest(partial / ".metadata")}
     for some in digests:
-        files |= some
-    write_record(partial / RECORD, {**run.record(), "files": files})
-    flush(partial)
-    remove(path)  # one that was damaged: the run has come here a second time
+        sealed |= some
+    files.write_record(partial / RECORD, {**run.record(), "files": sealed})
+    files.flush(partial)
+    files.remove(path)  # one that was damaged: the run has come here a second time
     os.rename(partial, path)
-    flush(path.parent)
+    files.flush(path.parent)
 
 
 def _read_folder(path: Path, run: Run) -> bool:
@@ -169,11 +159,11 @@ def _read_folder(path: Path, run: Run) -> bool:
     from torch.distributed.checkpoint import state_dict as shared
     from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
 
-    record = run.ranks.lead(lambda: read_record(path / RECORD))
+    record = run.ranks.lead(lambda: files.read_record(path / RECORD))
     if record is None:
         return False
-    files = sorted(record["files"].items())[run.ranks.rank :: run.ranks.size]
-    if run.ranks.any(not all(_is(path / name, seal) for name, seal in files)):
+    mine = sorted(record["files"].items())[run.ranks.rank :: run.ranks.size]
+    if run.ranks.any(not all(_is(path / name, seal) for name, seal in mine)):
         return False
     run.check(record["settings"])
     tensors = _tensors(run)
@@ -199,7 +189,7 @@ def _tensors(run: Run) -> dict[str, Any]:
 
 def _is(path: Path, seal: str) -> bool:
     try:
-        return file_digest(path) == seal
+        return files.file_digest(path) == seal
     except OSError:
         return False
 
