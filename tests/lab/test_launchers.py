@@ -1,4 +1,4 @@
-"""Runs on clusters end as they do on this machine, whatever is killed, and nothing stays behind."""
+"""Runs end alike side by side and on clusters, whatever is killed, and nothing stays behind."""
 
 from __future__ import annotations
 
@@ -96,6 +96,7 @@ def kill_then_stop(
     assert said.count(f"step    0/{STEPS}") == 2  # the first has gone on, and not begun anew
     assert saved(folder)
     assert [path.name for path in folder.glob("launch-*")] == []
+    assert len(bits_in(folder)) == 1
 
 
 def press_ctrl_c(process: subprocess.Popen[str], workers: Callable[[], list[int]]) -> str:
@@ -113,10 +114,28 @@ def press_ctrl_c(process: subprocess.Popen[str], workers: Callable[[], list[int]
 
 
 def gone_on_with(folder: Path) -> list[Result]:
-    """What the comparison comes to when it goes on on this machine."""
-    assert len(bits_in(folder)) == 1
+    """What the comparison comes to when it goes on in one process."""
     assert main(["compare", "--resume", str(folder), "--jobs", "1"]) == 0
     return bits_in(folder)
+
+
+# --- This machine --------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@needs_proc
+def test_workers_end_with_a_killed_command(tmp_path: Path, whole: list[Result]) -> None:
+    folder = tmp_path / "out"
+    with started(["--jobs", "2"], folder) as process:
+
+        def workers() -> list[int]:
+            return [pid for pid in processes("spawn_main") if status(pid)[1] == str(process.pid)]
+
+        wait_for(lambda: len(workers()) == 2 and saved(folder))
+        left = workers()
+        process.kill()
+        wait_for(lambda: all(status(pid)[0] == "Z" for pid in left))  # nobody has told them
+    assert gone_on_with(folder) == whole
 
 
 # --- Ray -----------------------------------------------------------------------------------------
