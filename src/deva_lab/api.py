@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from .errors import UsageError
+from .launchers import carry_out, check_jobs, ended
 from .render.display import Display, display
 from .render.pages import Comparison
-from .run.entrants import Entrant, entrants
+from .run.entrants import entrants
 from .run.environment import default_device, seeded
-from .run.plan import Rate, Request, as_begun, check_baseline, plan
-from .run.progress import Result
-from .run.runner import Orders, Stopping, carry_out, check_jobs, default_jobs, ended
-from .run.settings import DType, RunSettings
+from .run.plan import Request, as_begun, check_baseline, plan
+from .run.runner import Orders, Stopping
+from .run.settings import DType
 from .run.user_source import is_object, of_object
 
 COMMAND = "deva_lab.compare(…)"  # which results have in the place of a command line
@@ -81,14 +81,19 @@ def compare(
         UsageError: If something does not exist or does not fit, before anything is trained. A run
             that fails is a row of the comparison instead.
     """
-    _check_script()
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise UsageError(
+            'put the call of compare under `if __name__ == "__main__":`, as processes that train '
+            "side by side import the script, or give jobs=1"
+        )
     device = device or default_device()
     rates = [lr] if isinstance(lr, int | float | str) else lr
+    shown = display() if progress else Display()
     with seeded(0, device):  # and what the caller draws at random goes on afterwards
         request = Request(
-            optimizers=_entrants(optimizers),
+            optimizers=tuple(entrants(optimizers)),
             task=str(task) if isinstance(task, str | Path) else of_object(task),
-            rates=tuple(Rate.parse(str(rate)) for rate in rates),
+            rates=tuple(map(str, rates)),
             seeds=tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds),
             steps=steps,
             batch=batch,
@@ -105,55 +110,23 @@ def compare(
             compile=compile,
             telemetry=telemetry,
         )
-        results = _results(request, jobs, out, display() if progress else Display(), baseline)
-    return Comparison(results, baseline=baseline)
-
-
-def _results(
-    request: Request, jobs: int | None, out: str | Path | None, shown: Display, baseline: str | None
-) -> list[Result]:
-    if not request.seeds:
-        raise UsageError("seeds must name at least one")
-    runs = plan(request)
-    check_baseline(baseline, runs)
-    check_jobs(jobs)
-    jobs = _jobs(jobs, runs)
-    folder = Path(tempfile.mkdtemp(prefix="deva-") if out is None else out)
-    runs = as_begun(runs, folder, shown.say)
-    with Stopping() as stopping:
-        failed = carry_out(runs, Orders(folder, COMMAND), jobs=jobs, shown=shown, stopping=stopping)
-    results = ended(folder, runs)
+        runs = plan(request)
+        check_baseline(baseline, runs)
+        check_jobs(jobs)
+        if is_object(runs[0].task_place):
+            if jobs is not None and jobs > 1:
+                raise UsageError(
+                    f"jobs={jobs}: other processes cannot import a class or an object of this one; "
+                    "give the path of a file, or leave jobs out"
+                )
+            jobs = 1
+        folder = Path(tempfile.mkdtemp(prefix="deva-") if out is None else out)
+        runs, orders = as_begun(runs, folder, shown.say), Orders(folder, COMMAND)
+        with Stopping() as stopping:
+            failed = carry_out(runs, orders, jobs=jobs, shown=shown, stopping=stopping)
+        results = ended(folder, runs)
     if out is None and not failed:  # whose tracebacks the user may want to read
         shutil.rmtree(folder)
     if stopping() and not results:
         raise KeyboardInterrupt
-    return results
-
-
-def _entrants(optimizers: str | Iterable[str]) -> tuple[Entrant, ...]:
-    if isinstance(optimizers, str):
-        return tuple(entrants(optimizers))
-    found = tuple(dict.fromkeys(map(Entrant.parse, optimizers)))
-    if not found:
-        raise UsageError('optimizers must name at least one, such as ["deva", "adamw"]')
-    return found
-
-
-def _jobs(jobs: int | None, runs: list[RunSettings]) -> int:
-    if not is_object(runs[0].task_place):
-        return jobs or default_jobs(len(runs), runs[0].device)
-    if jobs is not None and jobs > 1:
-        raise UsageError(
-            f"jobs={jobs}: other processes cannot import a class or an object of this one; give "
-            "the path of a file, or leave jobs out"
-        )
-    return 1
-
-
-def _check_script() -> None:
-    """Raises UsageError in a process that trains beside others and runs the user's script again."""
-    if getattr(multiprocessing.current_process(), "_inheriting", False):
-        raise UsageError(
-            'put the call of compare under `if __name__ == "__main__":`, as processes that train '
-            "side by side import the script, or give jobs=1"
-        )
+    return Comparison(results, baseline=baseline)

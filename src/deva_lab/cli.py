@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from . import usage
 from .config import with_config
-from .errors import FailedRuns, LostWorker, MissingExtra, UsageError, extra_of, require
+from .errors import CommandError, MissingExtra, UsageError, extra_of, require
 from .usage import bench, data, race, reproduce, training
 
 DESCRIPTION = """\
@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         what = f"deva {options.command} needs {PACKAGES[missing.extra]}: {missing.remedy}"
         print(f"{what} ({missing.package} is missing)", file=sys.stderr)
         return 2
-    except (UsageError, FailedRuns, LostWorker) as error:
+    except (UsageError, CommandError) as error:
         print(f"deva: {error}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
     except BrokenPipeError:  # the reader of the output has left, as `head` does

@@ -10,9 +10,8 @@ import argparse
 import json
 from argparse import Action
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 from .errors import UsageError, unknown
 from .files import FIELD, unsealed
@@ -23,8 +22,7 @@ EXCLUSIVE: Final = {"steps": "tokens", "tokens": "steps"}  # the length is given
 Make = Callable[[type[argparse.ArgumentParser]], argparse.ArgumentParser]
 
 
-@dataclass(frozen=True)
-class Command:
+class Command(NamedTuple):
     """What a command takes.
 
     Attributes:
@@ -34,10 +32,10 @@ class Command:
         commands: Those below it, by name.
     """
 
-    help: str = ""
-    options: Mapping[str, Action] = field(default_factory=dict)
-    places: tuple[Action, ...] = ()
-    commands: Mapping[str, Command] = field(default_factory=dict)
+    help: str
+    options: Mapping[str, Action]
+    places: tuple[Action, ...]
+    commands: Mapping[str, Command]
 
 
 def tree(parser: argparse.ArgumentParser, help: str = "") -> Command:

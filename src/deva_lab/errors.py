@@ -14,16 +14,8 @@ class UsageError(ValueError):
     """A request that cannot be carried out; the command prints it and exits with code 2."""
 
 
-class LostRank(RuntimeError):  # noqa: N818
-    """Another rank of the run has gone; the command prints it and exits with code 1."""
-
-
-class LostWorker(RuntimeError):  # noqa: N818
-    """A process that trained beside others has gone; the command prints it and exits with 1."""
-
-
-class FailedRuns(RuntimeError):  # noqa: N818
-    """Runs that others need have raised errors; the command prints it and exits with code 1."""
+class CommandError(RuntimeError):
+    """What has gone wrong in a command that made sense, which prints it and exits with code 1."""
 
 
 class MissingExtra(UsageError):  # noqa: N818

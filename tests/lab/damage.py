@@ -27,11 +27,12 @@ from deva_lab.files import append_line, write_record
 from deva_lab.race.standings import Frozen, FrozenEntry
 from deva_lab.reproduce.experiment import Computed, Shown
 from deva_lab.results import read_results
-from deva_lab.run import checkpoint, rank_checkpoint
+from deva_lab.run import checkpoint
 from deva_lab.run.entrants import Entrant
 from deva_lab.run.plan import Request, plan
+from deva_lab.run.runner import train
 from deva_lab.run.tasks import make_task
-from deva_lab.run.training import Keeping, Run, train
+from deva_lab.run.training import Run
 
 DOCUMENTS = [f"<{number}> " * (20 + number % 7) for number in range(40)]
 
@@ -73,7 +74,7 @@ class Runs:
         task = make_task(settings, silent)
         self.run = Run(settings, task)
         self.start = {**self.run.state(), "model": _copy(self.run.model.state_dict())}
-        train(settings, task, keeping=Keeping(folder, every_steps=5), stopping=_at(10))
+        train(Run(settings, task), folder=folder, save_steps=5, stopping=_at(10))
         self.newest, self.older = checkpoint.found(folder)
         self.newest_holds, self.older_holds = self._holds(self.newest), self._holds(self.older)
         if as_ranks:
@@ -88,7 +89,7 @@ class Runs:
         self.newest = self.newest.with_suffix("")
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "torch.distributed is .* uninitialized")
-            rank_checkpoint.write(self.newest, self.run)
+            checkpoint.write_folder(self.newest, self.run)
 
     def _holds(self, path: Path) -> str:
         state = checkpoint.read_file(path, "cpu")

@@ -6,7 +6,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from deva_lab.authors import AuthorsDeVASinf
+from deva_lab.run.entrants import AuthorsDeVASinf
 from deva_optim import DeVASinf
 from ranks import run
 

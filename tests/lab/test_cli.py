@@ -235,8 +235,9 @@ def test_memory_stays_flat_over_a_long_run():
     """
     from deva_lab.run.entrants import Entrant
     from deva_lab.run.plan import Request, plan
+    from deva_lab.run.runner import in_turn
     from deva_lab.run.tasks import make_task
-    from deva_lab.run.training import Run, in_turn
+    from deva_lab.run.training import Run
 
     (settings,) = plan(Request((Entrant.parse("deva"),), task="mlp", size="tiny", steps=200))
     task = make_task(settings, lambda text: None)

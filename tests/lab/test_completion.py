@@ -16,14 +16,12 @@ from deva_lab.data.images import NAMES as IMAGES_BY_NAME
 from deva_lab.names import EXPERIMENTS, IMAGES, OPTIMIZERS, PLACES, STAGES
 from deva_lab.race.entries import PLACES as RACE_PLACES
 from deva_lab.reproduce.experiments import EXPERIMENTS as ALL_EXPERIMENTS
-from deva_lab.run.entrants import ENTRANTS
 from deva_lab.run.settings import OFFERS
 from deva_lab.usage import SHELLS
 from helpers import needs_posix
 
 
 def test_names_are_those_of_the_tables():
-    assert list(ENTRANTS) == list(OPTIMIZERS)
     assert IMAGES_BY_NAME == IMAGES
     assert tuple(RACE_STAGES) == STAGES
     assert tuple(RACE_PLACES) == PLACES

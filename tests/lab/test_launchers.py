@@ -1,4 +1,4 @@
-"""Runs on clusters end as they do on this machine, whatever is killed, and nothing stays behind."""
+"""Runs end alike side by side and on clusters, whatever is killed, and nothing stays behind."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from processes import LIMIT, needs_proc, processes, saved, status, wait_for
 
 from deva_lab.cli import main, parser
 from deva_lab.commands.options import check_launcher
-from deva_lab.errors import LostWorker, UsageError
-from deva_lab.launchers import exchange
-from deva_lab.launchers.driver import TRIES, run_on, work
+from deva_lab.errors import CommandError, UsageError
+from deva_lab.launchers import carry_out, driver
+from deva_lab.launchers.driver import LEASE, Driver, Lease, Telling, opened, run_on, told_in, work
 from deva_lab.launchers.slurm import SlurmCluster, sbatch_options
 from deva_lab.render.display import Display
 from deva_lab.results import read_results
 from deva_lab.run.progress import Event, Result
-from deva_lab.run.runner import Orders, carry_out, run_all
+from deva_lab.run.runner import Orders, run_one
 from deva_lab.run.settings import RunSettings
 from helpers import needs_posix
 
@@ -96,6 +96,7 @@ def kill_then_stop(
     assert said.count(f"step    0/{STEPS}") == 2  # the first has gone on, and not begun anew
     assert saved(folder)
     assert [path.name for path in folder.glob("launch-*")] == []
+    assert len(bits_in(folder)) == 1
 
 
 def press_ctrl_c(process: subprocess.Popen[str], workers: Callable[[], list[int]]) -> str:
@@ -113,10 +114,28 @@ def press_ctrl_c(process: subprocess.Popen[str], workers: Callable[[], list[int]
 
 
 def gone_on_with(folder: Path) -> list[Result]:
-    """What the comparison comes to when it goes on on this machine."""
-    assert len(bits_in(folder)) == 1
+    """What the comparison comes to when it goes on in one process."""
     assert main(["compare", "--resume", str(folder), "--jobs", "1"]) == 0
     return bits_in(folder)
+
+
+# --- This machine --------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@needs_proc
+def test_workers_end_with_a_killed_command(tmp_path: Path, whole: list[Result]) -> None:
+    folder = tmp_path / "out"
+    with started(["--jobs", "2"], folder) as process:
+
+        def workers() -> list[int]:
+            return [pid for pid in processes("spawn_main") if status(pid)[1] == str(process.pid)]
+
+        wait_for(lambda: len(workers()) == 2 and saved(folder))
+        left = workers()
+        process.kill()
+        wait_for(lambda: all(status(pid)[0] == "Z" for pid in left))  # nobody has told them
+    assert gone_on_with(folder) == whole
 
 
 # --- Ray -----------------------------------------------------------------------------------------
@@ -284,7 +303,7 @@ class Ended:
 class Calling:
     """A cluster that calls functions at once, one after the other."""
 
-    cpus = 1
+    cpus, tries = 1, 3
 
     def __init__(self, steps: int = 1_000_000) -> None:
         self.steps = steps  # of a job, after which it is asked to end
@@ -327,10 +346,10 @@ def carried_out(
 ) -> tuple[list[Result], list[Event]]:
     events: list[Event] = []
     orders = Orders(folder, "deva compare")
-    launch: dict[str, Any] = {"jobs": 1, "watch": events.append, "stopping": lambda: False}
+    how: dict[str, Any] = {"watch": events.append, "stopping": lambda: False}
     if cluster is None:
-        return list(run_all(runs, orders, **launch)), events
-    return list(run_on(cluster, runs, orders, **launch)), events
+        return [run_one(run, orders, **how) for run in runs], events
+    return list(run_on(cluster, runs, orders, jobs=1, **how)), events
 
 
 def test_a_run_that_needs_several_jobs_ends_as_one_that_needs_one(
@@ -352,7 +371,7 @@ def test_a_run_that_is_always_lost_fails_and_the_others_go_on(
     cluster = Losing()
     results, events = carried_out(runs, tmp_path, cluster)
     assert {x["label"]: x["status"] for x in results} == {"adamw": "failed", "muon": "finished"}
-    assert cluster.started == TRIES + 1
+    assert cluster.started == cluster.tries + 1
     (failed,) = (x for x in results if x["status"] == "failed")
     assert failed["error"].endswith("without another checkpoint, at last: out of memory")
     assert [x.status for x in events if x.id == runs[0].id] == ["failed"]
@@ -381,7 +400,7 @@ def test_a_machine_that_does_not_see_the_folder_says_so(
 ) -> None:
     orders = Orders(tmp_path / "elsewhere", "deva compare")
     with pytest.raises(UsageError, match=r"does not see .*elsewhere: choose a folder with --out"):
-        work(settings, orders, exchange.Exchange(orders.folder / "launch-1"), 1)
+        work(settings, orders, orders.folder / "launch-1", 1)
 
 
 # --- Who is still there --------------------------------------------------------------------------
@@ -399,31 +418,35 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(exchange.time, "monotonic", clock.monotonic)
+    monkeypatch.setattr(driver.time, "monotonic", clock.monotonic)
     return clock
 
 
+def driver_of(place: Path, watch: Callable[[Event], None] = print) -> Driver:
+    return Driver(Calling(), Orders(place.parent, "deva compare"), place, watch)
+
+
 def test_a_worker_ends_when_its_driver_has_gone(tmp_path: Path, clock: Clock) -> None:
-    with exchange.opened(tmp_path) as place:
-        lease, driver = exchange.Lease(place.lease), exchange.Listening(place)
+    with opened(tmp_path) as place:
+        lease, alive = Lease(place / LEASE), driver_of(place)
         for clock.now in (0.0, 200.0, 400.0, 600.0):
-            driver.renew()
-            os.utime(place.lease, (clock.now, clock.now))  # of a machine with another clock
+            alive.renew()
+            os.utime(place / LEASE, (clock.now, clock.now))  # of a machine with another clock
             assert not lease()
-        clock.now = 600.0 + exchange.ALONE_AFTER
+        clock.now = 600.0 + driver.ALONE_AFTER
         assert not lease()
         clock.now += 1
         assert lease()  # nobody has renewed it
-    assert exchange.Lease(place.lease)()  # the driver has removed it
+    assert Lease(place / LEASE)()  # the driver has removed it
 
 
 def test_the_workers_of_a_killed_driver_end_when_their_runs_are_gone_on_with(
     settings: RunSettings, tmp_path: Path
 ) -> None:
-    left = exchange.Exchange(tmp_path / "launch-1")
-    left.folder.mkdir()
-    left.lease.touch()
-    lease = exchange.Lease(left.lease)
+    left = tmp_path / "launch-1"
+    left.mkdir()
+    (left / LEASE).touch()
+    lease = Lease(left / LEASE)
     assert not lease()
     orders = Orders(tmp_path, "deva compare")
     carry_out([settings], orders, jobs=1, shown=Display(), stopping=lambda: False)
@@ -433,25 +456,29 @@ def test_the_workers_of_a_killed_driver_end_when_their_runs_are_gone_on_with(
 
 
 def test_a_driver_whose_folder_another_one_has_taken_ends(tmp_path: Path, clock: Clock) -> None:
-    with exchange.opened(tmp_path) as place:
-        driver = exchange.Listening(place)
-        place.lease.unlink()
-        driver.renew()  # it has looked just now
-        clock.now = exchange.RENEW_EVERY
-        with pytest.raises(LostWorker, match="another command has begun in"):
-            driver.renew()
+    with opened(tmp_path) as place:
+        other = driver_of(place)
+        (place / LEASE).unlink()
+        other.renew()  # it has looked just now
+        clock.now = driver.RENEW_EVERY
+        with pytest.raises(CommandError, match="another command has begun in"):
+            other.renew()
 
 
 def test_events_are_read_once_and_a_line_that_a_kill_cut_short_is_left_out(tmp_path: Path) -> None:
     events = [Event("a", step, "running", 1.5, 0.1, evaluated=True) for step in range(3)]
-    with exchange.opened(tmp_path) as place:
-        driver, tell = exchange.Listening(place), exchange.Telling(place.events("a"))
+    heard: list[Event] = []
+    with opened(tmp_path) as place:
+        listening, tell = driver_of(place, heard.append), Telling(told_in(place, "a"))
         tell(events[0])
-        assert list(driver.new_events("a")) == events[:1]
-        with place.events("a").open("ab") as file:
+        listening.listen("a")
+        assert heard == events[:1]
+        with told_in(place, "a").open("ab") as file:
             file.write(b'["a", 1, "run')
-        assert list(driver.new_events("a")) == []
-        again = exchange.Telling(place.events("a"))  # of the worker that goes on
+        listening.listen("a")
+        assert heard == events[:1]
+        again = Telling(told_in(place, "a"))  # of the worker that goes on
         again(events[1])
         again(events[2])
-        assert list(driver.new_events("a")) == events[2:]
+        listening.listen("a")
+        assert heard == events

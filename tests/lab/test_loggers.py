@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from deva_lab.cli import main
-from deva_lab.loggers import LOGGERS, Log, names_of
-from deva_lab.loggers.trackers import files_of, name_of, records
+from deva_lab.loggers import Log, files_of, name_of, names_of, records
+from deva_lab.names import LOGGERS
 from deva_lab.results import read_results
 from deva_lab.run import checkpoint
 from deva_lab.run.progress import Event

@@ -6,13 +6,14 @@ from html.parser import HTMLParser
 
 import pytest
 
+from deva_lab import results as summary
 from deva_lab.errors import UsageError
 from deva_lab.render.pages import Comparison, demoted, html
-from deva_lab.results import summary
 from deva_lab.run.entrants import Entrant
 from deva_lab.run.plan import Request, plan
+from deva_lab.run.runner import train
 from deva_lab.run.tasks import make_task
-from deva_lab.run.training import train
+from deva_lab.run.training import Run
 from lab.made_results import comparison, crowd, failed, falling, recorded, result
 
 EVIL = '</script><img src=x onerror="alert(1)">&<b>'
@@ -240,7 +241,7 @@ def test_telemetry_of_a_real_comparison_is_on_the_page(tmp_path):
     entrants = tuple(map(Entrant.parse, ("deva-sinf", "muon", "torch-adamw")))
     runs = plan(Request(entrants, task="mlp", size="tiny", steps=4, telemetry=2))
     assert [run.telemetry for run in runs] == [(2, 4), (2, 4), ()]  # PyTorch's has none
-    results = [train(run, make_task(run, report=print)) for run in runs]
+    results = [train(Run(run, make_task(run, report=print))) for run in runs]
     found = Comparison(results)
     assert list(found.telemetry) == ["update", "gamma", "drift", "msign"]
     assert set(found.telemetry["update"]) == {"deva-sinf", "muon"}

@@ -13,22 +13,24 @@ from made_text import settings_of, task_of
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+from deva_lab import files
 from deva_lab.errors import UsageError
 from deva_lab.language import TextTask
 from deva_lab.run import checkpoint
 from deva_lab.run import ranks as parallel
 from deva_lab.run.progress import Result
-from deva_lab.run.ranks import ALONE, Ranks, Several
+from deva_lab.run.ranks import ALONE, Ranks
+from deva_lab.run.runner import train
 from deva_lab.run.settings import Mode
-from deva_lab.run.training import Keeping, Run, train
+from deva_lab.run.training import Run
 from ranks import run
 
 OPTIMIZERS = ("deva:sides=short", "muon", "soap:sides=short", "adamw")
 
 
-def result_of(optimizer: str, **options: Any) -> Result:
+def result_of(optimizer: str, ranks: Ranks = ALONE, **options: Any) -> Result:
     settings = settings_of(optimizer)
-    return train(settings, task_of(settings), **options)
+    return train(Run(settings, task_of(settings), ranks), **options)
 
 
 def at(step: int) -> Any:
@@ -62,7 +64,7 @@ def check_curves(ours: dict[str, Any], theirs: dict[str, Any], optimizer: str) -
 
 
 def curves(optimizers: tuple[str, ...], modes: tuple[Mode, ...]) -> list[dict[str, Any]]:
-    return [curve_of(result_of(name, ranks=Several(mode))) for mode in modes for name in optimizers]
+    return [curve_of(result_of(name, ranks=Ranks(mode))) for mode in modes for name in optimizers]
 
 
 @pytest.mark.parametrize(
@@ -85,11 +87,9 @@ def test_ranks_train_as_one_process_does(
 
 def go_on(folder: str, optimizer: str, mode: Mode, steps: int) -> Result:
     """Train for some more steps; the last rank alone is asked to stop, and all do."""
-    ranks = Several(mode)
+    ranks = Ranks(mode)
     asked = at(steps) if ranks.rank == ranks.size - 1 else lambda: False
-    return result_of(
-        optimizer, ranks=ranks, keeping=Keeping(Path(folder)), resume=True, stopping=asked
-    )
+    return result_of(optimizer, ranks, folder=Path(folder), stopping=asked)
 
 
 def legs(folder: str, ways: tuple[tuple[Mode, int], ...]) -> list[Result]:
@@ -107,8 +107,7 @@ def test_a_checkpoint_may_be_read_by_any_number_of_ranks(tmp_path: Path) -> None
     run(4, legs, str(tmp_path), (("hsdp", 2),))
     run(2, legs, str(tmp_path), (("fsdp", 1),))
     for name in BOTH:
-        keeping = Keeping(tmp_path / name)
-        alone = result_of(name, keeping=keeping, resume=True, stopping=at(2))
+        alone = result_of(name, folder=tmp_path / name, stopping=at(2))
         assert (alone["status"], alone["step"]) == ("stopped", 5)
     results, _ = run(2, legs, str(tmp_path), (("ddp", 1), ("fsdp", 99)))
     for name, result in zip(BOTH, results, strict=True):
@@ -145,9 +144,9 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bits(tmp_path: Path) -> None
 
 def damaged(folder: str) -> tuple[list[str], int, str]:
     """What is said, where the run goes on, and the error when nothing is left."""
-    settings, ranks, place = settings_of("deva"), Several("fsdp"), Path(folder)
+    settings, ranks, place = settings_of("deva"), Ranks("fsdp"), Path(folder)
     task, said = task_of(settings), list[str]()
-    train(settings, task, ranks=ranks, keeping=Keeping(place, every_steps=3))  # 3, 6 and 8
+    train(Run(settings, task, ranks), folder=place, save_steps=3)  # 3, 6 and 8
     ranks.lead(lambda: _damage(place))
     again = Run(settings, task, ranks)
     checkpoint.load(place, again, said.append)
@@ -178,18 +177,16 @@ def test_damaged_checkpoints_are_passed_over_aloud_by_all_ranks(tmp_path: Path) 
 
 def cut_short(folder: str) -> str:
     """Rank 1 dies while the second checkpoint is written; rank 0 says what it hears of it."""
-    from deva_lab.run import rank_checkpoint
-
-    settings, ranks, place = settings_of("deva"), Several("fsdp"), Path(folder)
+    ranks, place = Ranks("fsdp"), Path(folder)
 
     def dying(path: Path) -> bytes:
         if ranks.rank == 1 and list(place.glob("checkpoint-*")):
             os._exit(0)
         return digest(path)
 
-    digest, rank_checkpoint.file_digest = rank_checkpoint.file_digest, dying
+    digest, files.file_digest = files.file_digest, dying
     with pytest.raises(RuntimeError) as error:
-        train(settings, task_of(settings), ranks=ranks, keeping=Keeping(place, every_steps=3))
+        result_of("deva", ranks, folder=place, save_steps=3)
     return str(error.value)
 
 
@@ -198,7 +195,7 @@ def test_a_checkpoint_cut_short_leaves_the_one_before(tmp_path: Path) -> None:
     assert message
     assert nothing is None
     assert [path.name for path in checkpoint.found(tmp_path)] == ["checkpoint-3"]
-    result = result_of("deva", keeping=Keeping(tmp_path), resume=True)
+    result = result_of("deva", folder=tmp_path)
     assert (result["status"], result["step"]) == ("finished", 8)
     assert not list(tmp_path.glob(".partial-*"))
 
@@ -227,11 +224,11 @@ def poisoned(folder: str) -> list[tuple[int, list[float], str]]:
     modes: tuple[Mode, ...] = ("ddp", "fsdp")
     for mode in modes:
         Poisoned.calls = -(mode == "ddp")  # where a pass comes before the first step
-        keeping = Keeping(Path(folder) / mode)
-        result = train(settings, task_of(settings, Poisoned), ranks=Several(mode), keeping=keeping)
+        trained = Run(settings, task_of(settings, Poisoned), Ranks(mode))
+        result = train(trained, folder=Path(folder) / mode)
         Poisoned.calls = 0
         with pytest.raises(FloatingPointError) as error:
-            train(raising, task_of(raising, Poisoned), ranks=Several(mode))
+            train(Run(raising, task_of(raising, Poisoned), Ranks(mode)))
         found.append((result["step"], result["curve"]["loss"], str(error.value)))
     return found
 
@@ -276,7 +273,8 @@ def test_a_launch_that_does_not_fit_is_refused(
 class Two(Ranks):
     """Two ranks that need not be there."""
 
-    mode, size = "fsdp", 2
+    def __init__(self) -> None:
+        self.mode, self.rank, self.size = "fsdp", 0, 2
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,11 @@ from deva_lab.errors import UsageError
 from deva_lab.run import checkpoint
 from deva_lab.run.entrants import Entrant
 from deva_lab.run.environment import default_device
-from deva_lab.run.plan import Rate, Request, plan
+from deva_lab.run.plan import Request, plan
 from deva_lab.run.progress import Event
+from deva_lab.run.runner import train
 from deva_lab.run.tasks import make_task
-from deva_lab.run.training import Keeping, Run, train
+from deva_lab.run.training import Run
 
 
 def settings_of(optimizer="deva", **changes):
@@ -25,7 +26,7 @@ def settings_of(optimizer="deva", **changes):
 
 
 def result_of(settings, **options):
-    return train(settings, make_task(settings, lambda text: None), **options)
+    return train(Run(settings, make_task(settings, lambda text: None)), **options)
 
 
 def comparable(result):
@@ -102,25 +103,23 @@ def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path, optimizer, cut):
         seen.append(1)
         return len(seen) >= cut
 
-    first = result_of(settings, keeping=Keeping(tmp_path), stopping=stopping)
+    first = result_of(settings, folder=tmp_path, stopping=stopping)
     assert (first["status"], first["step"]) == ("stopped", cut)
-    rest = result_of(settings, keeping=Keeping(tmp_path), resume=True)
+    rest = result_of(settings, folder=tmp_path)
     assert comparable(rest) == comparable(whole)
 
 
 def test_weights_after_a_resume_are_those_of_the_whole_run(tmp_path):
     settings = settings_of()
     task = make_task(settings, lambda text: None)
-    result_of(settings, keeping=Keeping(tmp_path / "whole"))
+    result_of(settings, folder=tmp_path / "whole")
     steps = iter(range(1, 13))
-    stopped = result_of(
-        settings, keeping=Keeping(tmp_path / "cut"), stopping=lambda: next(steps) == 7
-    )
+    stopped = result_of(settings, folder=tmp_path / "cut", stopping=lambda: next(steps) == 7)
     assert stopped["status"] == "stopped"
     run = Run(settings, task)
     checkpoint.load(tmp_path / "cut", run)
     assert run.progress.step == 7
-    result_of(settings, keeping=Keeping(tmp_path / "cut"), resume=True)
+    result_of(settings, folder=tmp_path / "cut")
     ends = [Run(settings, task), Run(settings, task)]
     for end, name in zip(ends, ("whole", "cut"), strict=True):
         checkpoint.load(tmp_path / name, end)
@@ -130,7 +129,7 @@ def test_weights_after_a_resume_are_those_of_the_whole_run(tmp_path):
 
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path):
     settings = settings_of()
-    result_of(settings, keeping=Keeping(tmp_path, every_steps=5))
+    result_of(settings, folder=tmp_path, save_steps=5)
     newest, older = checkpoint.found(tmp_path)
     newest.write_bytes(newest.read_bytes()[:-200])
     run, said = Run(settings, make_task(settings, lambda text: None)), list[str]()
@@ -143,9 +142,9 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path):
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):
-    result_of(settings_of(), keeping=Keeping(tmp_path, every_steps=5))
+    result_of(settings_of(), folder=tmp_path, save_steps=5)
     with pytest.raises(UsageError, match="another run"):
-        result_of(settings_of(lr=0.5), keeping=Keeping(tmp_path), resume=True)
+        result_of(settings_of(lr=0.5), folder=tmp_path)
 
 
 @pytest.mark.filterwarnings("ignore:.*not finite")
@@ -191,7 +190,7 @@ def test_plan_is_every_optimizer_at_every_rate_with_every_seed():
     request = Request(
         (Entrant.parse("deva"), Entrant.parse("muon:lr=0.5")),
         task="mlp",
-        rates=(Rate(0.1), Rate(2.0, relative=True)),
+        rates=("0.1", "x2"),
         seeds=(0, 1),
     )
     runs = plan(request)

@@ -8,9 +8,7 @@ import pytest
 
 from deva_lab.errors import UsageError
 from deva_lab.render.findings import details, headline, markdown, noise, notes, table, tuned
-from deva_lab.results import read_results
-from deva_lab.results.curves import loss_range, mean_curve, reach
-from deva_lab.results.summary import Summary
+from deva_lab.results import Summary, loss_range, mean_curve, reach, read_results
 from deva_lab.run.settings import TUNED
 from lab.made_results import comparison, failed, recorded, result
 

@@ -15,10 +15,11 @@ import torch
 
 from deva_lab.results import read_results
 from deva_lab.run import checkpoint
-from deva_lab.run.ranks import Several
+from deva_lab.run.ranks import Ranks
+from deva_lab.run.runner import train
 from deva_lab.run.settings import RunSettings
 from deva_lab.run.tasks import make_task
-from deva_lab.run.training import Keeping, Run, train
+from deva_lab.run.training import Run
 from helpers import needs_posix
 from ranks import run
 
@@ -94,7 +95,7 @@ def undisturbed(settings: RunSettings, folder: str, cache: str) -> None:
     """The same run on ranks that nothing happens to, and its last checkpoint."""
     os.environ["DEVA_CACHE"] = cache
     task = make_task(settings, lambda text: None)
-    train(settings, task, ranks=Several("fsdp"), keeping=Keeping(Path(folder)))
+    train(Run(settings, task, Ranks("fsdp")), folder=Path(folder))
 
 
 def test_a_killed_rank_is_started_again_and_changes_nothing(text: Path, tmp_path: Path) -> None:
@@ -118,8 +119,8 @@ def test_a_killed_rank_is_started_again_and_changes_nothing(text: Path, tmp_path
     for (name, a), b in zip(end.model.named_parameters(), theirs.model.parameters(), strict=True):
         assert torch.equal(a, b), name
     (result,) = read_results(folder / "results.jsonl")
-    assert result["curve"]["loss"] == theirs.progress.curve.loss
-    assert result["curve"]["train_loss"] == theirs.progress.curve.train_loss
+    assert result["curve"]["loss"] == theirs.progress.curve["loss"]
+    assert result["curve"]["train_loss"] == theirs.progress.curve["train_loss"]
     assert result["environment"]["ranks"] == 2
 
 

@@ -20,8 +20,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from deva_optim.optimizer import BaseOptimizer
 
+from ..machine import wait
 from ..render import aligned
-from .machine import wait
 from .subjects import SUBJECTS, Shape, ShapeSet
 
 aten = torch.ops.aten

@@ -20,10 +20,10 @@ from torch.optim import Optimizer
 import deva_optim as do
 
 from ..errors import UsageError, unknown
+from ..machine import machine, summary
 from ..models.gpt import GPT, SIZES
 from ..render import aligned
 from ..render.figures import GREY, make_figure, svg
-from .machine import machine, summary
 from .subjects import SETS, SUBJECTS, matching, shape_set
 from .timing import ONE, Result, Say, SetResult, Settings, measure_set, option, quartiles
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from ..errors import UsageError
+from ..machine import available_bytes, peak_flops, wait
 from .counting import count_flops, peak_bytes, products_seconds, state_bytes
-from .machine import available_bytes, peak_flops, wait
 from .subjects import Shape, ShapeSet, Subject, matrices
 
 ONE: Final = "/one"  # ends the name of a case on the shapes that a set is compared with

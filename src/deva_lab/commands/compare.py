@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 
+from ..launchers import carry_out, ended
 from ..render.display import display
 from ..render.pages import Comparison
 from ..run.plan import as_begun, check_baseline, plan
-from ..run.runner import Stopping, carry_out, ended
+from ..run.runner import Stopping
 from ..usage.training import OPTIMIZERS
 from .options import asked_of, begin, launching
 
@@ -18,11 +19,11 @@ def run(options: argparse.Namespace) -> int:
     runs = plan(request)
     check_baseline(options.baseline, runs)
     shown = display()
-    with launching(options, folder) as launch, Stopping() as stopping:
+    with launching(options, folder) as cluster, Stopping() as stopping:
         runs = as_begun(runs, folder, shown.say)
         begin(folder, given, orders.log)
         failed = carry_out(
-            runs, orders, jobs=options.jobs, shown=shown, stopping=stopping, launch=launch
+            runs, orders, jobs=options.jobs, shown=shown, stopping=stopping, cluster=cluster
         )
     results = ended(folder, runs)
     if results:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,13 @@ import torch
 
 from ..errors import UsageError, require
 from ..files import read_record, write_record
+from ..launchers import check_jobs
+from ..launchers.driver import Cluster
 from ..loggers import check_loggers, names_of, prepare_loggers
 from ..run.entrants import Entrant, entrants
 from ..run.environment import default_device
-from ..run.plan import Rate, Request, common
-from ..run.runner import Launch, Orders, check_jobs, run_all
+from ..run.plan import Request, common
+from ..run.runner import Orders
 from ..run.tasks import make_task
 from ..run.user_source import find, is_user_task
 from ..usage.training import of_launcher
@@ -114,10 +115,9 @@ def request_of(
     given: dict[str, Any], optimizers: Sequence[Entrant], *, elsewhere: bool = False
 ) -> Request:
     """The request that options come to; `elsewhere`, the device is one of other machines."""
-    rates = tuple(Rate.parse(text) for text in given.get("lr", "").split(",") if text)
     request = Request(
         optimizers=tuple(optimizers),
-        rates=rates,
+        rates=tuple(text for text in given.get("lr", "").split(",") if text),
         seeds=seeds_of(given.get("seeds", "1")),
         vocabulary=vocabulary_of(given.get("vocabulary")),
         device=device_of(given.get("device"), elsewhere=elsewhere),
@@ -176,8 +176,8 @@ def command_line(words: Sequence[str], program: str = "deva") -> str:
 
 
 @contextmanager
-def launching(options: argparse.Namespace, folder: Path) -> Iterator[Launch]:
-    """The way that the options of a command ask for, ready to be used for runs into a folder.
+def launching(options: argparse.Namespace, folder: Path) -> Iterator[Cluster | None]:
+    """The cluster that options ask for, ready for runs into a folder; None for this machine.
 
     Enter it before `Stopping`: Ray has its own handler of SIGTERM.
 
@@ -186,19 +186,16 @@ def launching(options: argparse.Namespace, folder: Path) -> Iterator[Launch]:
     """
     check_launcher(options)
     if options.launcher == "local":
-        yield run_all
-        return
-    from ..launchers.driver import run_on
-
-    if options.launcher == "ray":
+        yield None
+    elif options.launcher == "ray":
         from ..launchers.ray_cluster import RayCluster
 
         with RayCluster(options, folder) as cluster:
-            yield partial(run_on, cluster)
+            yield cluster
     else:
         from ..launchers.slurm import SlurmCluster
 
-        yield partial(run_on, SlurmCluster(options, folder))
+        yield SlurmCluster(options, folder)
 
 
 def is_elsewhere(options: argparse.Namespace, given: dict[str, Any]) -> bool:

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from ..errors import UsageError, unknown
+from ..launchers import carry_out, check_failed, check_jobs
+from ..launchers.driver import Cluster
 from ..race.entries import COURSES, Entry, chosen, listing, rules_text
 from ..race.page import confirmation, draw_race, publish, summary, text
 from ..race.standings import Race, freeze
@@ -16,7 +18,7 @@ from ..race.track import recipe
 from ..race.tuning import next_runs, pending, robustness
 from ..render.display import Display, display
 from ..reproduce.experiment import check_runs
-from ..run.runner import Launch, Orders, Stopping, carry_out, check_failed, check_jobs
+from ..run.runner import Orders, Stopping
 from ..run.settings import RunSettings
 from .options import command_line, launching
 
@@ -45,8 +47,8 @@ def _stage(options: argparse.Namespace, race: Race) -> int:
     if options.results is not None and options.stage != "page":
         raise UsageError("--results is for looking: with --list, or with the stage page")
     entries = chosen("entry of the race", options.names, race.entries)
-    with launching(options, race.folder) as launch, Stopping() as stopping:
-        STAGES[options.stage](Stage(options, race, entries, display(), stopping, launch))
+    with launching(options, race.folder) as cluster, Stopping() as stopping:
+        STAGES[options.stage](Stage(options, race, entries, display(), stopping, cluster))
     if stopping():
         print(f"Stopped. To go on: {command_line(options.words)}")
     return stopping.exit_code
@@ -61,7 +63,7 @@ class Stage:
     entries: list[Entry]
     shown: Display
     stopping: Stopping
-    launch: Launch
+    cluster: Cluster | None
 
     def train(self, runs: Sequence[RunSettings]) -> None:
         """Carry out the runs that there is no result of yet."""
@@ -73,7 +75,7 @@ class Stage:
             jobs=self.options.jobs,
             shown=self.shown,
             stopping=self.stopping,
-            launch=self.launch,
+            cluster=self.cluster,
         )
         check_failed(failed, orders.command)
 

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 
 from ..errors import UsageError
 from ..files import write_text
+from ..launchers import carry_out, check_failed, check_jobs
 from ..render.display import display
 from ..reproduce.experiment import Computed, Trained, check_runs, dry_run, runs_of
 from ..reproduce.experiments import EXPERIMENTS, experiment, listing
 from ..reproduce.pages import page, write_page
-from ..run.runner import Orders, Stopping, carry_out, check_failed, check_jobs
+from ..run.runner import Orders, Stopping
 from .options import command_line, launching
 
 
@@ -60,9 +61,9 @@ def _train(trained: Sequence[Trained], options: argparse.Namespace) -> int:
     check_runs(runs)
     orders = Orders(options.out, command_line(options.words))
     shown = display()
-    with launching(options, options.out) as launch, Stopping() as stopping:
+    with launching(options, options.out) as cluster, Stopping() as stopping:
         failed = carry_out(
-            runs, orders, jobs=options.jobs, shown=shown, stopping=stopping, launch=launch
+            runs, orders, jobs=options.jobs, shown=shown, stopping=stopping, cluster=cluster
         )
     check_failed(failed, orders.command)
     if stopping():

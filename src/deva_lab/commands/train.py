@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
-from ..errors import LostRank, UsageError
+from ..errors import UsageError
 from ..files import append_line
 from ..loggers import check_loggers, names_of
 from ..render.display import Display, display
 from ..render.pages import Comparison
+from ..results import RESULTS
 from ..run.entrants import Entrant
 from ..run.plan import as_begun, plan
 from ..run.progress import Result, failure_text, is_failed
@@ -35,17 +35,13 @@ DEFAULTS = {"optimizer": OPTIMIZER, "seed": 0}
 
 def run(options: argparse.Namespace) -> int:
     """Train; the exit code is 0, 1 if it diverged, failed or lost a rank, 128 + a signal."""
-    try:
-        with joined(options.parallel) as ranks:
-            try:
-                return _train(options, ranks)
-            except UsageError:
-                if ranks.leads:  # all ranks have the same error, and one says it
-                    raise
-                return 2
-    except LostRank as error:
-        print(f"deva: {error}", file=sys.stderr)
-        return 1
+    with joined(options.parallel) as ranks:
+        try:
+            return _train(options, ranks)
+        except UsageError:
+            if ranks.leads:  # all ranks have the same error, and one says it
+                raise
+            return 2
 
 
 def _train(options: argparse.Namespace, ranks: Ranks) -> int:
@@ -110,7 +106,7 @@ def _tell(result: Result, folder: Path, ranks: Ranks, shown: Display) -> None:
         mode = "" if ranks.mode is None else f" --parallel {ranks.mode}"
         shown.say(f"Stopped after step {result['step']}. To go on: {again}{mode} --resume {folder}")
         return
-    append_line(folder / "results.jsonl", result)
+    append_line(folder / RESULTS, result)
     if is_failed(result):
         shown.say(failure_text(result, folder))
     shown.say("\n" + Comparison([result]).publish(folder))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import UsageError
+from ..launchers import carry_out, finished
 from ..race.entries import Entry, Rules
 from ..race.tuning import FIRST, at_an_end, best_rate, losses, pending
 from ..render import aligned, loss, loss_format, rate
@@ -19,7 +20,7 @@ from ..render.pages import Comparison
 from ..run.entrants import Entrant
 from ..run.plan import as_begun, plan
 from ..run.progress import Result
-from ..run.runner import Stopping, carry_out, finished
+from ..run.runner import Stopping
 from ..run.settings import RunSettings
 from ..run.user_source import is_user_task
 from ..usage.training import BUDGET, OPTIMIZERS
@@ -41,12 +42,17 @@ def run(options: argparse.Namespace) -> int:
     def results() -> list[Result]:
         return [*finished(folder, list(runs.values())), *failed.values()]
 
-    with launching(options, folder) as launch, Stopping() as stopping:
+    with launching(options, folder) as cluster, Stopping() as stopping:
         begin(folder, given, orders.log)
         while not stopping() and (following := search.next(results())):
             runs |= {one.id: one for one in following}
             lost = carry_out(
-                following, orders, jobs=options.jobs, shown=shown, stopping=stopping, launch=launch
+                following,
+                orders,
+                jobs=options.jobs,
+                shown=shown,
+                stopping=stopping,
+                cluster=cluster,
             )
             failed |= {result["id"]: result for result in lost}
     found = search.found(results())

@@ -1,34 +1,49 @@
-"""The driver of runs on a cluster, and its workers.
+"""The driver of runs, which is the command that the user typed, and its workers.
 
-The driver has runs started, passes on what they tell and collects results. A run whose worker has
-died is started again and goes on from its last checkpoint. One that has died several times without
-getting to another checkpoint has failed.
+The driver has runs started by a cluster, passes on what they tell and collects results. It talks
+with its workers through files in a folder that all machines see, so a cluster has only to start a
+function somewhere, to say how it ended, and to end it. Each run has a file there, to which it adds
+its events and at last its outcome. The driver renews a file, the lease, while it wants its runs to
+go on. A worker saves its run and ends when the lease is gone, or has not been renewed for long: so
+nothing is left running, whatever has happened to the driver.
+
+A run whose worker has died is started again and goes on from its last checkpoint. One that has died
+as often as the cluster tries it, without getting to another checkpoint, has failed.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 import socket
 import time
+import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import torch
 
-from ..errors import LostWorker, UsageError, warn
+from ..errors import CommandError, UsageError, warn
 from ..run.checkpoint import found
-from ..run.progress import Result
+from ..run.progress import Event, Result, Watch
 from ..run.runner import Orders, failed_result, run_one
 from ..run.settings import RunSettings
-from ..run.training import Watch
-from .exchange import LOOK_EVERY, Exchange, Lease, Listening, Telling, opened
 
-TRIES: Final = 3  # of a run, each from the same checkpoint
-MANY: Final = 50  # jobs, with which one looks half as often
+PREFIX: Final = "launch-"  # of the folder, in that of the results
+LEASE: Final = "lease"
+LOOK_EVERY: Final = 0.2  # seconds, of either side
+MANY: Final = 20  # jobs, with which the driver looks half as often
+ENDED_AFTER: Final = 2.0  # seconds in which most workers have seen that the lease is gone
 SEEN_AFTER: Final = 60.0  # seconds until a file that another machine has written is seen here
+RENEW_EVERY: Final = 10.0
+ALONE_AFTER: Final = 300.0  # seconds without renewal
+TOLD_EVERY: Final = 1.0  # seconds between two events of a run, evaluations aside
 
 
 class Job(Protocol):
@@ -48,6 +63,10 @@ class Cluster(Protocol):
     def cpus(self) -> int:
         """The cores that each has."""
 
+    @property
+    def tries(self) -> int:
+        """How many workers a run may lose from the same checkpoint."""
+
     def start(self, name: str, function: Callable[..., None]) -> Job:
         """Have a function called, when there is room for it.
 
@@ -55,6 +74,38 @@ class Cluster(Protocol):
             name: For those who look at what the cluster does.
             function: Takes no argument, or `asked`, as `work` has it.
         """
+
+
+@contextmanager
+def opened(results: Path) -> Iterator[Path]:
+    """A new folder, in that of the results, for a driver and its workers to leave word in."""
+    folder = results / f"{PREFIX}{uuid.uuid4().hex[:12]}"
+    folder.mkdir(parents=True)
+    (folder / LEASE).touch()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def told_in(folder: Path, run: str) -> Path:
+    """The file of a run, which is there once it has begun: lines of events, then its outcome."""
+    return folder / f"{run}.jsonl"
+
+
+def end_left(results: Path) -> None:
+    """End what killed drivers have left, and give workers that still train time to see it.
+
+    One that sees it later does no harm, as it writes the same checkpoints.
+    """
+    left = list(results.glob(f"{PREFIX}*"))
+    for folder in left:
+        shutil.rmtree(folder, ignore_errors=True)
+    if left:
+        time.sleep(ENDED_AFTER)
+
+
+# --- The driver ----------------------------------------------------------------------------------
 
 
 def run_on(
@@ -71,69 +122,100 @@ def run_on(
     When `stopping` says so, runs that go on are asked to save, and the others are cancelled.
     """
     orders = replace(orders, folder=orders.folder.absolute())
-    with opened(orders.folder) as exchange:
-        driver, waiting = _Driver(cluster, orders, exchange, watch), deque(runs)
+    with opened(orders.folder) as folder:
+        driver, waiting = Driver(cluster, orders, folder, watch), deque(runs)
         try:
             while waiting or driver.jobs:
                 while waiting and len(driver.jobs) < (jobs or len(runs)) and not stopping():
                     driver.start(waiting.popleft())
                 time.sleep(LOOK_EVERY * (1 + len(driver.jobs) / MANY))
-                driver.listen()
+                driver.renew()
+                if stopping():
+                    waiting.clear()
+                    driver.ask_to_stop()
                 for settings, how in driver.ended():
                     result = driver.result(settings, how)
                     if result is None:
                         waiting.append(settings)
                     else:
                         yield result
-                if stopping():
-                    waiting.clear()
-                    driver.ask_to_stop()
         finally:
             for job in driver.jobs.values():
                 job.cancel()
 
 
-class _Driver:
+class Driver:
     """The jobs that have been started and have not ended."""
 
-    def __init__(self, cluster: Cluster, orders: Orders, exchange: Exchange, watch: Watch) -> None:
-        self.cluster, self.orders, self.exchange, self.watch = cluster, orders, exchange, watch
+    def __init__(self, cluster: Cluster, orders: Orders, folder: Path, watch: Watch) -> None:
+        self.cluster, self.orders, self.folder, self.watch = cluster, orders, folder, watch
         self.jobs: dict[RunSettings, Job] = {}
-        self.listening = Listening(exchange)
         self.asked = False  # whether they are to stop
+        self._renewed = time.monotonic()
+        self._read: dict[str, int] = {}  # the bytes of the file of each run that have been read
+        self._outcomes: dict[str, dict[str, Any]] = {}
         self._returned: dict[RunSettings, float] = {}  # when they were seen to have
         self._lost: dict[RunSettings, tuple[list[Path], int]] = {}  # after which one, how often
 
     def start(self, settings: RunSettings) -> None:
         """Have a run started, or gone on with."""
         self._returned.pop(settings, None)
-        call = partial(work, settings, self.orders, self.exchange, self.cluster.cpus)
+        call = partial(work, settings, self.orders, self.folder, self.cluster.cpus)
         self.jobs[settings] = self.cluster.start(f"deva-{settings.id}", call)
 
-    def listen(self) -> None:
-        """Say that the driver is there, and pass on what the runs have told."""
-        self.listening.renew()
-        for settings in self.jobs:
-            for event in self.listening.new_events(settings.id):
-                self.watch(event)
+    def renew(self) -> None:
+        """Say that the driver still wants its runs, if that is some time ago.
+
+        Raises:
+            CommandError: If another driver has taken over the folder.
+        """
+        if self.asked or time.monotonic() - self._renewed < RENEW_EVERY:
+            return
+        self._renewed = time.monotonic()
+        try:
+            os.utime(self.folder / LEASE)
+        except FileNotFoundError as error:
+            raise CommandError(
+                f"another command has begun in {self.folder.parent} and goes on with its runs: "
+                "this one ends"
+            ) from error
 
     def ended(self) -> Iterator[tuple[RunSettings, str]]:
-        """The runs whose jobs have ended, and how."""
+        """The runs whose jobs have ended, and how; what all have told is passed on first."""
         for settings, job in list(self.jobs.items()):
             how = job.ended()
+            self.listen(settings.id)
             if how is not None and (how or self._is_seen(settings)):
                 del self.jobs[settings]
                 yield settings, how
+
+    def listen(self, run: str) -> None:
+        """Pass on the events that a run has told since the last time, and keep its outcome."""
+        for told in self._new_lines(run):
+            if isinstance(told, dict):
+                self._outcomes[run] = told
+            else:
+                self.watch(Event(*told))
+
+    def _new_lines(self, run: str) -> Iterator[Any]:
+        """What a run has written since the last time, but for what a kill has cut short."""
+        with suppress(OSError), told_in(self.folder, run).open("rb") as file:
+            file.seek(self._read.get(run, 0))
+            whole, newline, _ = file.read().rpartition(b"\n")
+            self._read[run] = self._read.get(run, 0) + len(whole) + len(newline)
+            for line in whole.splitlines():
+                with suppress(ValueError):
+                    yield json.loads(line)
 
     def _is_seen(self, settings: RunSettings) -> bool:
         """Whether the outcome of a job that has returned can be read, or will never be."""
         since = self._returned.setdefault(settings, time.monotonic())
         late = time.monotonic() - since > SEEN_AFTER
-        return late or self.asked or self.exchange.outcome(settings.id).exists()
+        return late or self.asked or settings.id in self._outcomes
 
     def result(self, settings: RunSettings, how: str) -> Result | None:
         """The result of a run whose job has ended; None if another job has to go on with it."""
-        outcome = self.exchange.take(settings.id) or {}
+        outcome = self._outcomes.pop(settings.id, {})
         if "refused" in outcome:
             raise UsageError(outcome["refused"])
         result: Result = outcome.get("result", {"status": "stopped"})
@@ -143,34 +225,38 @@ class _Driver:
 
     def _lost_result(self, settings: RunSettings, how: str) -> Result | None:
         """The result of a run that is lost again and again; None while it is worth another try."""
-        newest = found(self.orders.folder / "runs" / settings.id)[:1]
+        tries, newest = self.cluster.tries, found(self.orders.folder / "runs" / settings.id)[:1]
         before, times = self._lost.get(settings, ([], 0))
         times = times + 1 if newest == before else 1
         self._lost[settings] = newest, times
-        if times < TRIES:
+        if times < tries:
             if how:
                 warn(f"the worker of {settings.id} was lost, and another one goes on: {how}")
             return None
         how = how or "the cluster asked it to end"
-        error = LostWorker(f"{TRIES} workers were lost without another checkpoint, at last: {how}")
-        return failed_result(settings, self.orders, error, self.watch)
+        if tries > 1:
+            how = f"{tries} workers were lost without another checkpoint, at last: {how}"
+        return failed_result(settings, self.orders, ChildProcessError(how), self.watch)
 
     def ask_to_stop(self) -> None:
         """Ask the runs to save and to end, once; those that have not begun are cancelled."""
         if self.asked:
             return
         self.asked = True
-        self.listening.end_lease()
+        (self.folder / LEASE).unlink(missing_ok=True)
         for settings, job in list(self.jobs.items()):
-            if not self.exchange.events(settings.id).exists():
+            if not told_in(self.folder, settings.id).exists():
                 job.cancel()
                 del self.jobs[settings]
+
+
+# --- Its workers ---------------------------------------------------------------------------------
 
 
 def work(
     settings: RunSettings,
     orders: Orders,
-    exchange: Exchange,
+    folder: Path,
     threads: int,
     asked: Callable[[], bool] = lambda: False,
 ) -> None:
@@ -179,7 +265,7 @@ def work(
     Args:
         settings: The run.
         orders: What holds for all runs.
-        exchange: Where the driver waits for word.
+        folder: Where the driver waits for word.
         threads: The threads of a product.
         asked: Whether the cluster asks this worker to end, as for a limit of time.
 
@@ -187,22 +273,72 @@ def work(
         UsageError: If this machine does not see the folder of the results.
     """
     if not orders.folder.is_dir():
-        raise UsageError(not_seen(str(orders.folder), socket.gethostname()))
-    if not exchange.lease.exists():
+        raise UsageError(not_seen(orders.folder, socket.gethostname()))
+    if not (folder / LEASE).exists():
         return  # the driver has gone since it asked for this
     torch.set_num_threads(threads)
-    lease, tell = Lease(exchange.lease), Telling(exchange.events(settings.id))
+    lease, tell = Lease(folder / LEASE), Telling(told_in(folder, settings.id))
     try:
         result = run_one(settings, orders, watch=tell, stopping=lambda: asked() or lease())
+        tell.write({"result": result})
     except UsageError as error:
-        exchange.leave(settings.id, {"refused": str(error)})
-    else:
-        exchange.leave(settings.id, {"result": result})
+        tell.write({"refused": str(error)})
 
 
-def not_seen(folder: str, host: str) -> str:
+def not_seen(folder: Path, host: str) -> str:
     """What is wrong where a machine does not see the folder of the results."""
     return (
         f"{host} does not see {folder}: choose a folder with --out that is on storage which all "
         "machines of the cluster share, under the same path"
     )
+
+
+class Telling:
+    """Writes events down for the driver, unless one has just been written."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._last = path, float("-inf")
+        with path.open("ab") as file:
+            file.write(b"\n")  # which ends a line that a kill has cut short
+
+    def __call__(self, event: Event) -> None:
+        """Tell of an event."""
+        said = event.evaluated or event.status != "running"
+        if said or time.monotonic() - self._last >= TOLD_EVERY:
+            self._last = time.monotonic()
+            self.write(event)
+
+    def write(self, told: Event | dict[str, Any]) -> None:
+        """Add a line; where the driver is gone, and the file with it, nobody reads it."""
+        with suppress(OSError), self.path.open("r+b") as file:
+            file.seek(0, os.SEEK_END)
+            file.write(json.dumps(told).encode() + b"\n")
+
+
+class Lease:
+    """Whether the driver has ended its lease; call it to ask."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.ended = path, False
+        self._stamp, self._renewed, self._looked = 0, time.monotonic(), float("-inf")
+
+    def __call__(self) -> bool:
+        """Whether to save and to end.
+
+        Clocks of machines differ: what counts is for how long the time of the file has not changed.
+        """
+        now = time.monotonic()
+        if self.ended or now - self._looked < LOOK_EVERY:
+            return self.ended
+        self._looked, stamp = now, self._stamp
+        try:
+            stamp = self.path.stat().st_mtime_ns
+        except FileNotFoundError:
+            self.ended = True
+            return True
+        except OSError:  # storage that does not answer may do so later
+            pass
+        if stamp != self._stamp:
+            self._stamp, self._renewed = stamp, now
+        self.ended = now - self._renewed > ALONE_AFTER
+        return self.ended

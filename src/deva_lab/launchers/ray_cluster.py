@@ -16,7 +16,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ..errors import UsageError, warn
-from ..run.runner import cores
+from ..machine import cores
 from ..usage.training import CPUS
 from .driver import not_seen
 
@@ -33,6 +33,8 @@ class RayCluster:
         options: Of the command line.
         folder: That of the results, which all machines must see.
     """
+
+    tries = 3
 
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
         self.address: str | None = options.ray_address
@@ -98,7 +100,7 @@ class RayCluster:
         try:
             for host in ray.get([_ask(node, probe) for node in nodes], timeout=PROBED):
                 if host is not None:
-                    raise UsageError(not_seen(str(self.folder), host))
+                    raise UsageError(not_seen(self.folder, host))
         except ray.exceptions.RayError as error:
             raise UsageError(
                 "the workers of the Ray cluster cannot be used; do they all have this version of "

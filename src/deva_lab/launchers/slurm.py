@@ -26,6 +26,8 @@ class SlurmCluster:
         folder: That of the results, which all machines must see.
     """
 
+    tries = 3
+
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
         self.cpus = options.cpus or CPUS
         kind = options.slurm_executor or "slurm"

@@ -13,7 +13,7 @@ from ..files import write_lines, write_text
 from ..render import NONE, aligned, listed, markdown_table, milliseconds, rate
 from ..render.figures import GREY, draw, draw_curves, styles
 from ..reproduce.measures import gap, noise
-from ..results.curves import final_loss, mean_curve
+from ..results import final_loss, mean_curve
 from ..run.progress import Result
 from .entries import COURSES, Course, Entry, Place, Rules, rules_text
 from .standings import (

@@ -21,11 +21,9 @@ from ..reproduce.measures import (
     milliseconds,
     over_seeds,
 )
-from ..results import read_results
-from ..results.curves import mean_curve, reach
+from ..results import RESULTS, mean_curve, reach, read_results
 from ..run.environment import environment
 from ..run.progress import Result, is_failed
-from ..run.runner import RESULTS
 from ..run.settings import RunSettings
 from .entries import COURSES, PLACES, Course, Entries, Entry, Place, Rules
 from .tuning import best_rate, losses

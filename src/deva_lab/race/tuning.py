@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Final, NamedTuple
 
 from ..render import markdown_table, rate
-from ..results.curves import final_loss
+from ..results import final_loss
 from ..run.progress import Result
 from ..run.settings import RunSettings
 from .entries import Entry, Rules

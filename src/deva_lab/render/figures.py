@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ..errors import MissingExtra
-from ..results.curves import Band, Curve, Quantity, loss_range, rate_range
-from ..results.summary import Row, Summary
+from ..results import Band, Curve, Quantity, Row, Summary, loss_range, rate_range
 from . import count, listed, rate
 
 if TYPE_CHECKING:

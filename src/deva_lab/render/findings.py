@@ -8,7 +8,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from ..errors import UsageError
-from ..results.summary import Failure, Row, Summary
+from ..results import Failure, Row, Summary
 from ..run.entrants import Entrant
 from ..run.settings import TUNED
 from . import (

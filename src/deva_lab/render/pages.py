@@ -19,16 +19,16 @@ from markdown_it.token import Token
 from markupsafe import Markup, escape
 
 from ..files import write_text
-from ..results.curves import (
+from ..results import (
     QUANTITIES,
     Curve,
+    Summary,
     final_loss,
     finite,
     loss_range,
     mean_curve,
     rate_range,
 )
-from ..results.summary import Summary
 from ..run.progress import Result
 from . import count, figures, findings, loss, megabytes, milliseconds, rate
 from .figures import name

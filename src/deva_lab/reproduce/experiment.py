@@ -19,13 +19,13 @@ import deva_optim
 from ..data.images import SHAPES
 from ..errors import UsageError, warn
 from ..files import read_record, write_record
+from ..launchers import finished
 from ..models.gpt import GPT, SIZES
 from ..render import count, markdown_table
-from ..results import read_results
+from ..results import RESULTS, read_results
 from ..run.environment import environment
 from ..run.plan import check_numbers
 from ..run.progress import Result, is_failed
-from ..run.runner import RESULTS, finished
 from ..run.settings import RunSettings
 from ..run.tasks import check_task
 from ..vision import build_model

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from ..render import NONE, loss, markdown_table, percent
 from ..render.figures import draw, draw_curves
-from ..results.curves import Curve
+from ..results import Curve
 from ..run.progress import Result
 from .experiment import Shown, shown
 from .losses import legend_below, points_panel

@@ -13,7 +13,7 @@ from itertools import combinations, pairwise
 from statistics import fmean, median, stdev
 from typing import Any, Final, Literal, TypeVar
 
-from ..results.curves import Curve, finite, mean_curve, reach
+from ..results import Curve, finite, mean_curve, reach
 from ..run.progress import Result
 
 # Claims -------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from ..quadratic import Sampled, hessian
 from ..render import figures as palette
 from ..render import markdown_table
 from ..render.figures import GREY, draw, draw_curves
-from ..results.curves import Curve
+from ..results import Curve
 from .experiment import Say, Shown, one_thread
 from .quantities import linf_dual_norm, linf_snr, schatten_dual_norm, spectral_snr
 from .theory import power

@@ -4,24 +4,43 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args, get_origin
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, get_args, get_origin
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
 import deva_optim
+from deva_optim.core.methods import Method
+from deva_optim.core.variance import SPECTRAL, gradient_mass
 from deva_optim.optimizer import BaseOptimizer
 
-from ..authors import AuthorsDeVASinf
 from ..errors import UsageError, unknown
+from ..names import OPTIMIZERS
 from .settings import TUNED
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
+
+
+# κ counts all steps, those without a gradient too.
+_AUTHORS: Final = deva_optim.METHODS["deva-sinf"]._replace(
+    adaptation=SPECTRAL._replace(mass=gradient_mass, waits=False), rests=False
+)
+
+
+class AuthorsDeVASinf(deva_optim.DeVASinf):
+    """DeVA-S∞ with the bias correction of its authors' code, to measure what the exact one buys.
+
+        authors' κ_t = √(1 − β₂ᵗ) / (1 − β₁ᵗ)     exact κ_t = √w_t / (1 − β₁ᵗ), see docs/maths.md
+
+    V is an average of r cᵀ, which starts as small as (1 − β₁)², so V needs more correction than an
+    average of something that is constant: the first steps are up to 20 times too long.
+    """
+
+    methods: ClassVar[Mapping[str, Method]] = {**deva_optim.METHODS, "deva-sinf": _AUTHORS}
 
 
 class Known(NamedTuple):
@@ -29,35 +48,14 @@ class Known(NamedTuple):
 
     build: Callable[..., Optimizer]
     lr: float
-    options: Mapping[str, Any] = MappingProxyType({})
+    options: Mapping[str, Any]
 
 
-# Of deva and adamw the best of docs/race.md, of deva-sinf, muon and soap that of the grid of
-# docs/evidence.md; the others have not been tuned and are where one would begin.
-ENTRANTS: Final[Mapping[str, Known]] = MappingProxyType(
-    {
-        "deva": Known(deva_optim.DeVA, TUNED["deva"]),
-        "deva-sinf": Known(deva_optim.DeVASinf, 0.005),
-        "deva-sinf-factored": Known(deva_optim.DeVASinf, 0.005, {"variant": "factored"}),
-        "deva-sinf-instantaneous": Known(deva_optim.DeVASinf, 0.005, {"variant": "instantaneous"}),
-        "deva-sinf-whitened": Known(deva_optim.DeVASinf, 0.005, {"variant": "whitened"}),
-        "deva-sinf-lean": Known(deva_optim.DeVASinf, 0.005, {"variant": "lean"}),
-        "deva-sinf-authors": Known(AuthorsDeVASinf, 0.005),
-        "deva-linf": Known(deva_optim.DeVALinf, 0.003),
-        "adamw": Known(deva_optim.AdamW, TUNED["adamw"]),
-        "signum": Known(deva_optim.Signum, 0.001),
-        "lion": Known(deva_optim.Lion, 0.001),
-        "muon": Known(deva_optim.Muon, 0.01, {"nesterov": False}),
-        "muon-original": Known(deva_optim.Muon, 0.02, {"adjust_lr_fn": "original"}),
-        "adamuon": Known(deva_optim.AdaMuon, 0.01),
-        "normuon": Known(deva_optim.NorMuon, 0.01),
-        "soap": Known(deva_optim.SOAP, 0.01),
-        "splus": Known(deva_optim.SPlus, 0.1),
-        "shampoo": Known(deva_optim.Shampoo, 0.005),
-        "shampoo-ungrafted": Known(deva_optim.Shampoo, 0.005, {"graft": "none"}),
-        "torch-adamw": Known(torch.optim.AdamW, 0.005),
-    }
-)
+_OTHERS: Final = {"AuthorsDeVASinf": AuthorsDeVASinf, "torch.optim.AdamW": torch.optim.AdamW}
+ENTRANTS: Final[Mapping[str, Known]] = {
+    name: Known(_OTHERS.get(of) or getattr(deva_optim, of), lr, options)
+    for name, (of, lr, options) in OPTIMIZERS.items()
+}
 
 _DTYPES: Final = ("float16", "bfloat16", "float32", "float64")
 _NOT_OPTIONS: Final = ("self", "params", "process_group")
@@ -140,22 +138,23 @@ class Entrant:
             raise UsageError(f"{self.label}: {error}") from error
 
 
-def entrants(text: str) -> list[Entrant]:
-    """The entrants of a list separated by commas; what has a "=" belongs to the one before it.
+def entrants(names: str | Iterable[str]) -> list[Entrant]:
+    """The entrants of a list, or of a text of them separated by commas.
+
+    What has a "=" in the text belongs to the one before it.
 
     >>> [entrant.label for entrant in entrants("deva:sides=short,eps=1e-6,muon")]
     ['deva:eps=1e-06,sides=short', 'muon']
     """
-    parts: list[str] = []
-    for item in filter(None, (part.strip() for part in text.split(","))):
+    parts = [] if isinstance(names, str) else list(names)
+    for item in names.split(",") if isinstance(names, str) else ():
         if "=" in item and ":" not in item and parts:
-            parts[-1] += f",{item}"
-        else:
+            parts[-1] += f",{item.strip()}"
+        elif item.strip():
             parts.append(item)
     if not parts:
-        raise UsageError(f"no optimizer in {text!r}: name at least one, for example deva,muon")
-    found = [Entrant.parse(part) for part in parts]
-    return list(dict.fromkeys(found))
+        raise UsageError(f"no optimizer in {names!r}: name at least one, for example deva,muon")
+    return list(dict.fromkeys(map(Entrant.parse, parts)))
 
 
 class Option(NamedTuple):

@@ -13,7 +13,7 @@ import torch
 
 import deva_optim
 
-from ..bench.machine import machine
+from ..machine import machine
 from .ranks import ALONE, Ranks
 
 
@@ -24,13 +24,9 @@ def environment(device: str, ranks: Ranks = ALONE) -> dict[str, Any]:
     return {
         "deva_optim": deva_optim.__version__,
         "torch": torch.__version__,
-        "python": about["python"],
-        "platform": about["platform"],
         "processor": about["gpu"] or about["cpu"],
-        "cores": about["cores"],
-        "threads": about["threads"],
         "device": device,
-        "commit": about["commit"],
+        **{name: about[name] for name in ("python", "platform", "cores", "threads", "commit")},
         **together,
     }
 

@@ -9,42 +9,23 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
-from . import user_source
+from ..files import write_text
 from .entrants import Entrant
-from .settings import DType, Preset, RunSettings, default_size, offer_of, preset_of
-from .tasks import check_task, preset
+from .settings import DType, RunSettings, default_size, offer_of, preset_of
+from .tasks import check_task, user_preset
 from .user_source import find, is_user_task
 
 EVALUATIONS = 10  # of a run, unless the user says how often
-_SAME = ("accumulate", "warmup", "decay", "clip", "device", "dtype", "compile")
-
-
-@dataclass(frozen=True)
-class Rate:
-    """A learning rate, or a multiple of the usual rate of each optimizer.
-
-    >>> Rate.parse("0.003"), Rate.parse("x2")
-    (Rate(value=0.003, relative=False), Rate(value=2.0, relative=True))
-    """
-
-    value: float
-    relative: bool = False
-
-    @classmethod
-    def parse(cls, text: str) -> Rate:
-        """The rate that a text such as "0.003" or "x2" stands for."""
-        relative = text.lower().startswith("x")
-        try:
-            value = float(text[1:] if relative else text)
-        except ValueError:
-            value = math.nan
-        if not (math.isfinite(value) and value > 0):
-            raise UsageError(f"--lr must be positive numbers such as 0.003 or x2, got {text!r}")
-        return cls(value, relative)
-
-    def of(self, entrant: Entrant) -> float:
-        """The learning rate of an optimizer."""
-        return self.value * entrant.default_lr if self.relative else self.value
+_GIVEN = (
+    *("size", "data", "vocabulary", "steps", "batch", "accumulate", "warmup", "decay", "clip"),
+    *("device", "dtype", "compile"),
+)  # what a run has as the request does, unless that leaves it open
+_COUNT, _SHARE = (1, math.inf, "at least 1"), (0, 1, "a share of the steps, from 0 to 1")
+_BOUNDS = {
+    **dict.fromkeys(("steps", "batch", "accumulate", "evaluate_every"), _COUNT),
+    **dict.fromkeys(("warmup", "decay"), _SHARE),
+    "clip": (0, math.inf, "0 (do not clip) or more"),
+}
 
 
 @dataclass(frozen=True)
@@ -56,7 +37,7 @@ class Request:
     size: str | None = None
     data: str | None = None
     vocabulary: int | str | None = None
-    rates: tuple[Rate, ...] = ()
+    rates: tuple[str, ...] = ()  # as in "0.003", or "x2": twice the usual one of each
     seeds: tuple[int, ...] = (0,)
     steps: int | None = None
     batch: int | None = None
@@ -77,6 +58,8 @@ def plan(request: Request) -> list[RunSettings]:
     Raises:
         UsageError: If something does not exist or does not fit, before anything is trained.
     """
+    if not request.seeds:
+        raise UsageError("seeds must name at least one")
     base = common(request)
     check_task(base)
     runs = [
@@ -106,8 +89,12 @@ def as_begun(
     """The runs of a comparison, under the digest that a user's task had when it was begun."""
     if not runs[0].task_place:
         return list(runs)
-    now = find(runs[0].task_place)
-    begun = user_source.as_begun(now, folder)
+    now = begun = find(runs[0].task_place)
+    if now.file:
+        copy = folder / now.file  # of the text, as it was
+        if not copy.is_file():
+            write_text(copy, now.text)
+        begun = now._replace(text=copy.read_text("utf-8"))
     if begun.digest != now.digest:
         say(
             f"{now.name} has changed since this comparison was begun, when it was as in "
@@ -118,37 +105,29 @@ def as_begun(
 
 def common(request: Request) -> RunSettings:
     """What all runs of a request share, with the first optimizer and seed."""
-    usual, task = (_of_user if is_user_task(request.task) else _of_ours)(request)
-    batch = usual.batch if request.batch is None else request.batch
-    steps = usual.steps if request.steps is None else request.steps
+    usual = (_of_user if is_user_task(request.task) else _of_ours)(request)
+    given = {name: getattr(request, name) for name in _GIVEN}
+    known = {**usual, **{name: value for name, value in given.items() if value is not None}}
     entrant = request.optimizers[0]
     settings = RunSettings(
-        **task,
+        **known,
         optimizer=entrant.label,
         lr=rates_of(entrant, request.rates)[0],
         seed=request.seeds[0],
-        steps=steps,
-        batch=batch,
-        evaluate_every=request.evaluate_every or max(1, steps // EVALUATIONS),
-        **{name: getattr(request, name) for name in _SAME},
+        evaluate_every=request.evaluate_every or max(1, known["steps"] // EVALUATIONS),
     )
     check_numbers(settings)
     return settings
 
 
-def _of_ours(request: Request) -> tuple[Preset, dict[str, Any]]:
-    """What a task of the laboratory has unless told, and the settings that say which one it is."""
+def _of_ours(request: Request) -> dict[str, Any]:
+    """What a task of the laboratory has unless told."""
     size = request.size or default_size(request.task)
-    usual = preset_of(request.task, size)
-    return usual, {
-        "task": request.task,
-        "size": size,
-        "data": offer_of(request.task).data if request.data is None else request.data,
-        "vocabulary": usual.vocabulary if request.vocabulary is None else request.vocabulary,
-    }
+    data, preset = offer_of(request.task).data, preset_of(request.task, size)
+    return {"task": request.task, "size": size, "data": data, **preset._asdict()}
 
 
-def _of_user(request: Request) -> tuple[Preset, dict[str, Any]]:
+def _of_user(request: Request) -> dict[str, Any]:
     """The same of a user's task."""
     source = find(request.task)
     for name in ("size", "data", "vocabulary"):
@@ -157,34 +136,38 @@ def _of_user(request: Request) -> tuple[Preset, dict[str, Any]]:
                 f"--{name} is for tasks of the laboratory: {source.name} says itself what it "
                 "trains, and on what"
             )
-    return preset(source, request.batch), {
-        "task": source.name,
-        "size": "",
-        "data": "",
-        "task_digest": source.digest,
-        "task_place": source.place,
-    }
+    place = {"task": source.name, "task_digest": source.digest, "task_place": source.place}
+    return {**place, "size": "", "data": "", **user_preset(source, request.batch)._asdict()}
 
 
-def rates_of(entrant: Entrant, rates: Sequence[Rate]) -> list[float]:
-    """The learning rates to run an optimizer at: its own, else those given, else its usual one."""
-    if entrant.lr is not None or not rates:
-        return [entrant.default_lr]
-    return [rate.of(entrant) for rate in rates]
+def rates_of(entrant: Entrant, rates: Sequence[str]) -> list[float]:
+    """The learning rates to run an optimizer at: its own, else those given, else its usual one.
+
+    >>> rates_of(Entrant.parse("lion"), ["0.003", "x2"])
+    [0.003, 0.002]
+    """
+    found = [_rate(text, entrant.default_lr) for text in rates]
+    return found if found and entrant.lr is None else [entrant.default_lr]
+
+
+def _rate(text: str, usual: float) -> float:
+    """The learning rate that a text names; "x2" is twice the usual one."""
+    relative = text.lower().startswith("x")
+    try:
+        value = float(text[1:] if relative else text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise UsageError(f"--lr must be positive numbers such as 0.003 or x2, got {text!r}")
+    return value * usual if relative else value
 
 
 def check_numbers(settings: RunSettings) -> None:
     """Raises UsageError for a number that makes no sense."""
-    for name in ("steps", "batch", "accumulate", "evaluate_every"):
+    for name, (low, high, said) in _BOUNDS.items():
         value = getattr(settings, name)
-        if value < 1:
-            raise UsageError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
-    for name in ("warmup", "decay"):
-        value = getattr(settings, name)
-        if not 0 <= value <= 1:
-            raise UsageError(f"--{name} is a share of the steps, from 0 to 1, got {value}")
-    if settings.clip < 0:
-        raise UsageError(f"--clip must be 0 (do not clip) or more, got {settings.clip}")
+        if not low <= value <= high:
+            raise UsageError(f"--{name.replace('_', '-')} must be {said}, got {value}")
 
 
 def check_baseline(baseline: str | None, runs: Sequence[RunSettings]) -> None:

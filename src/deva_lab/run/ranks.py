@@ -18,22 +18,21 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from ..errors import LostRank, UsageError
+from ..errors import CommandError, UsageError
 from .settings import MODES, OFFERS, Mode, RunSettings
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
-    from torch.distributed.device_mesh import DeviceMesh
 
 T = TypeVar("T")
 _NEEDED: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what torchrun says
 
 
 class Ranks:
-    """The ranks of a run, of which this process is one. Here it is alone, and has everything.
+    """The ranks of a run, of which this process is one; without a mode it is alone.
 
     The loop and the tasks ask one process and several the same questions. Several must all ask
-    together.
+    together, and torch.distributed must have been initialised.
 
     Attributes:
         mode: How the model is spread; None where there is one process.
@@ -41,9 +40,9 @@ class Ranks:
         size: How many there are.
     """
 
-    mode: Mode | None = None
-    rank: int = 0
-    size: int = 1
+    def __init__(self, mode: Mode | None = None) -> None:
+        self.mode = mode
+        self.rank, self.size = (dist.get_rank(), dist.get_world_size()) if mode else (0, 1)
 
     @property
     def leads(self) -> bool:
@@ -51,45 +50,9 @@ class Ranks:
         return self.rank == 0
 
     def part(self, batch: T) -> T:
-        """The rows of a batch that this rank trains on, as many as any other rank does."""
-        return batch
-
-    def rows(self, chunk: Tensor) -> tuple[Tensor, int]:
-        """The rows of a chunk that this rank looks at, and how many of them count here."""
-        return chunk, len(chunk)
-
-    def mean(self, loss: Tensor) -> Tensor:
-        """The mean over ranks, on the device of the loss, which nothing waits for."""
-        return loss
-
-    def total(self, *sums: float) -> list[float]:
-        """Each sum over ranks, found on the host without waiting for a device."""
-        return list(sums)
-
-    def any(self, flag: bool) -> bool:
-        """Whether any rank says so."""
-        return self.total(flag) != [0.0]
-
-    def gathered(self, thing: T) -> list[T]:
-        """What each rank has."""
-        return [thing]
-
-    def lead(self, do: Callable[[], T]) -> T:
-        """What rank 0 gets when it does this; if that is an error for the user, all raise it."""
-        return do()
-
-
-ALONE: Final = Ranks()
-
-
-class Several(Ranks):
-    """The ranks of torch.distributed, which must have been initialised."""
-
-    def __init__(self, mode: Mode) -> None:
-        self.mode, self.rank, self.size = mode, dist.get_rank(), dist.get_world_size()
-
-    def part(self, batch: T) -> T:
         """The rows of a batch that this rank trains on; their number must be a multiple of ours."""
+        if self.mode is None:
+            return batch
 
         def rows(x: Any) -> Any:
             return x.chunk(self.size)[self.rank] if isinstance(x, Tensor) and x.dim() else x
@@ -97,7 +60,7 @@ class Several(Ranks):
         return cast(T, tree_map(rows, batch))
 
     def rows(self, chunk: Tensor) -> tuple[Tensor, int]:
-        """This rank's rows of a chunk, and how many of them count.
+        """The rows of a chunk that this rank looks at, and how many of them count here.
 
         A model in shards needs every rank in every pass. So a rank that has no row of a small chunk
         looks at the first one, which does not count.
@@ -106,26 +69,37 @@ class Several(Ranks):
         return (mine, len(mine)) if len(mine) else (chunk[:1], 0)
 
     def mean(self, loss: Tensor) -> Tensor:
-        """The mean over ranks."""
+        """The mean over ranks, on the device of the loss, which nothing waits for."""
+        if self.mode is None:
+            return loss
         total = loss.clone()
         dist.all_reduce(total)
         return total / self.size
 
     def total(self, *sums: float) -> list[float]:
-        """Each sum over ranks."""
+        """Each sum over ranks, found on the host without waiting for a device."""
+        if self.mode is None:
+            return list(sums)
         table = torch.tensor(sums, dtype=torch.float64)
         dist.all_reduce(table)
         found: list[float] = table.tolist()
         return found
 
+    def any(self, flag: bool) -> bool:
+        """Whether any rank says so."""
+        return self.total(flag) != [0.0]
+
     def gathered(self, thing: T) -> list[T]:
         """What each rank has."""
-        things: list[Any] = [None] * self.size
-        dist.all_gather_object(things, thing)
+        things: list[Any] = [thing] * self.size
+        if self.mode is not None:
+            dist.all_gather_object(things, thing)
         return things
 
     def lead(self, do: Callable[[], T]) -> T:
-        """What rank 0 gets when it does this, or the error that it raises."""
+        """What rank 0 gets when it does this; if that is an error for the user, all raise it."""
+        if self.mode is None:
+            return do()
         told: list[Any] = [None, ""]
         if self.leads:
             try:
@@ -141,6 +115,9 @@ class Several(Ranks):
         return found
 
 
+ALONE: Final = Ranks()
+
+
 # --- Joining -------------------------------------------------------------------------------------
 
 
@@ -150,7 +127,7 @@ def joined(mode: Mode | None) -> Iterator[Ranks]:
 
     Raises:
         UsageError: If the mode and the way in which this process was started do not go together.
-        LostRank: If another rank has gone.
+        CommandError: If another rank has gone.
     """
     check_launch(mode)
     if mode is None:
@@ -159,14 +136,22 @@ def joined(mode: Mode | None) -> Iterator[Ranks]:
     here = int(os.environ.get("LOCAL_RANK", "0"))
     if here < torch.cuda.device_count():
         torch.cuda.set_device(here)
-    with _hearing_of_losses():
+    try:
         _meet("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
-        ranks = Several(mode)
+        ranks = Ranks(mode)
         with warnings.catch_warnings():
             if not ranks.leads:  # all ranks leave the same steps out, and one says so
                 warnings.filterwarnings("ignore", "the gradient of .* was not finite")
             yield ranks
         dist.destroy_process_group()
+    except RuntimeError as error:
+        told = str(error).strip().splitlines() or [""]
+        if not isinstance(error, dist.DistError) and "gloo" not in str(error):
+            raise
+        raise CommandError(
+            f"another rank has ended, and so does rank {os.environ['RANK']}; what was saved before "
+            f"is whole ({told[0]})"
+        ) from error
 
 
 def _meet(backend: str) -> None:
@@ -184,21 +169,6 @@ def _meet(backend: str) -> None:
     start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     own = dist.PrefixStore(f"start-{start}", store)  # type: ignore[attr-defined]
     dist.init_process_group(backend, store=own, rank=rank, world_size=size)
-
-
-@contextmanager
-def _hearing_of_losses() -> Iterator[None]:
-    """Says in plain words what a collective says when its other end has gone."""
-    try:
-        yield
-    except RuntimeError as error:
-        told = str(error).strip().splitlines() or [""]
-        if not isinstance(error, dist.DistError) and "gloo" not in str(error):
-            raise
-        raise LostRank(
-            f"another rank has ended, and so does rank {os.environ['RANK']}; what was saved before "
-            f"is whole ({told[0]})"
-        ) from error
 
 
 def check_launch(mode: Mode | None) -> None:
@@ -287,25 +257,19 @@ def spread(model: nn.Module, ranks: Ranks) -> nn.Module:
         compute = nn.parallel.DistributedDataParallel(model)
         compute.broadcast_buffers = False  # they are tables that never change
         return compute
+    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    mesh = _mesh(ranks, next(model.parameters()).device.type)
+    count = copies(ranks.size) if ranks.mode == "hsdp" else 1
+    sizes = (count, ranks.size // count) if count > 1 else (ranks.size,)
+    device = next(model.parameters()).device.type
+    mesh = init_device_mesh(device, sizes, mesh_dim_names=("copy", "shard")[-len(sizes) :])
     for layers in model.children():
         if isinstance(layers, nn.ModuleList | nn.Sequential):
             for layer in layers:
                 fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
     return model
-
-
-def _mesh(ranks: Ranks, device: str) -> DeviceMesh:
-    from torch.distributed.device_mesh import init_device_mesh
-
-    if ranks.mode == "fsdp":
-        return init_device_mesh(device, (ranks.size,), mesh_dim_names=("shard",))
-    count = copies(ranks.size)
-    sizes = (count, ranks.size // count)
-    return init_device_mesh(device, sizes, mesh_dim_names=("copy", "shard"))
 
 
 def sharing(ranks: Ranks) -> ProcessGroup | None:

@@ -1,43 +1,32 @@
-"""Runs into one folder, one after the other or side by side, each told of as it goes on."""
+"""One run: the loop that trains it, what is kept of it, and what an error or a signal does."""
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import queue
-import shutil
 import signal
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from ctypes import Array, c_byte, c_long
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing.process import BaseProcess
-from multiprocessing.queues import Queue
+from itertools import count
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeVar
 
-import torch
-
-from ..errors import FailedRuns, LostRank, LostWorker, UsageError, warn
-from ..files import append_line, write_text
-from ..launchers.exchange import end_left
-from ..loggers import Log
-from ..render.display import Display
-from ..results import read_results
-from .progress import TRACEBACK, Event, Progress, Result, failure_text, is_failed
+from ..errors import UsageError, warn
+from ..files import write_text
+from ..loggers import Log, Subject, outcome
+from . import checkpoint
+from .environment import environment
+from .progress import TRACEBACK, Event, Progress, Result, Watch
 from .ranks import ALONE, Ranks
 from .settings import RunSettings
 from .tasks import Report, make_task
-from .training import Keeping, Run, Watch, line_of, train
+from .training import Run, line_of
 
-RESULTS: Final = "results.jsonl"
-Launch: TypeAlias = Callable[..., Iterator[Result]]  # `run_all`, or the same by a cluster
-TOLD_EVERY: Final = 0.2  # seconds between two events of a run, evaluations aside
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -48,25 +37,6 @@ class Orders:
     command: str
     save_every: float = 60.0  # seconds
     log: tuple[str, ...] = ()  # names of loggers
-
-
-def run_all(
-    runs: Sequence[RunSettings],
-    orders: Orders,
-    *,
-    jobs: int | None,
-    watch: Watch,
-    stopping: Callable[[], bool],
-) -> Iterator[Result]:
-    """The result of each run as it ends, all on this machine."""
-    jobs = jobs or default_jobs(len(runs), runs[0].device)
-    if jobs == 1:
-        for settings in runs:
-            yield run_one(settings, orders, watch=watch, stopping=stopping)
-            if stopping():
-                return
-    else:
-        yield from _side_by_side(runs, orders, jobs, watch, stopping)
 
 
 def run_one(
@@ -84,26 +54,23 @@ def run_one(
     is kept in the folder of the run. What is raised is the laboratory's own, or comes over ranks,
     which have to end together.
     """
-    folder, made = orders.folder / "runs" / settings.id, list[Run]()
+    run = None
     try:
+        run = Run(settings, make_task(settings, report=lambda text: None), ranks)
         return train(
-            settings,
-            make_task(settings, report=lambda text: None),
-            keeping=Keeping(folder, every_seconds=orders.save_every),
-            resume=True,
+            run,
+            folder=orders.folder / "runs" / settings.id,
+            save_every=orders.save_every,
             watch=watch,
             stopping=stopping,
             command=orders.command,
-            ranks=ranks,
             say=say,
             log=Log(orders.log, orders.folder, speaks=ranks.leads),
-            begun=made.append,
         )
     except (Exception, SystemExit) as error:
-        ours = isinstance(error, UsageError | LostRank | LostWorker)
-        if ours or ranks.mode is not None:
+        if isinstance(error, UsageError) or ranks.mode is not None:
             raise
-        return failed_result(settings, orders, error, watch, run=made[0] if made else None)
+        return failed_result(settings, orders, error, watch, run=run)
 
 
 def failed_result(
@@ -130,98 +97,98 @@ def failed_result(
     return {**result, "status": "failed", "error": said}
 
 
-def default_jobs(runs: int, device: str) -> int:
-    """How many runs to have side by side: as many as there are cores; one on an accelerator."""
-    return min(runs, cores()) if device == "cpu" else 1
-
-
-def cores() -> int:
-    """The cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-# --- Many runs ------------------------------------------------------------------------------------
-
-
-def carry_out(
-    runs: Sequence[RunSettings],
-    orders: Orders,
+def train(
+    run: Run,
     *,
-    jobs: int | None,
-    shown: Display,
-    stopping: Callable[[], bool],
-    launch: Launch | None = None,
-) -> list[Result]:
-    """Carry out the runs that the folder has no result of, from their checkpoints if they have any.
-
-    Returns those that have failed, which a next time tries again; the others go on without them.
+    folder: Path | None = None,
+    save_every: float = 60.0,
+    save_steps: int | None = None,
+    watch: Watch = lambda event: None,
+    stopping: Callable[[], bool] = lambda: False,
+    command: str = "",
+    say: Report = lambda text: None,
+    log: Log | None = None,
+) -> Result:
+    """The result of a run, as a line of results.jsonl has it.
 
     Args:
-        runs: All that are wanted, each once.
-        orders: Among other things the folder.
-        jobs: How many side by side; None for as many as there are cores, or as a cluster takes.
-        shown: Where they are told of.
-        stopping: Whether to save and return.
-        launch: How they are carried out; None for on this machine.
+        run: The run. It goes on from the newest checkpoint, if there is one.
+        folder: Where its checkpoints are; None neither reads nor writes any.
+        save_every: Seconds between two of them; there is one at the end as well.
+        save_steps: Steps after which there is one each time, whatever the seconds.
+        watch: Hears of every step.
+        stopping: Asked after every step: whether to save and return with the status "stopped".
+        command: What the user typed, for the result.
+        say: Hears what a person should know.
+        log: Where its curves go besides.
     """
-    folder = orders.folder
-    end_left(folder)
-    done = {result["id"] for result in finished(folder, runs)}
-    for name in done:
-        _forget(folder, name)  # a kill may have come between a result and this
-    todo = [settings for settings in runs if settings.id not in done]
-    if not todo:
-        return []
-    ours = (run for run in todo if not run.task_place)
-    for settings in {(run.task, run.data, run.vocabulary): run for run in ours}.values():
-        make_task(settings, report=shown.say)  # what is prepared once is prepared here
-    failed: list[Result] = []
-    launch = launch or run_all
-    shown.begin(todo, len(done))
+    settings, task, ranks, log = run.settings, run.task, run.ranks, log or Log()
+    run.observed = log.wanted
+    if folder is not None:
+        checkpoint.load(folder, run, say)
+    saved = time.monotonic()
+    with log:
+        if log.wanted:
+            about = {"command": command, "environment": environment(settings.device, ranks)}
+            subject = Subject(settings.id, log.folder, settings.saved(), about)
+            log.begin(subject, run.points())
+        if run.progress.step == 0:
+            run.evaluate()
+            log.add(run.newest())
+            watch(run.event(evaluated=True))
+        start = run.progress.step * settings.accumulate
+        ahead = getattr(task, "ahead", True)
+        with in_turn(lambda i: ranks.part(task.batch(i)), start=start, ahead=ahead) as batches:
+            while run.progress.status == "running":
+                run.step(batches)
+                evaluated = settings.evaluates(run.progress.step)
+                if evaluated:
+                    run.evaluate()
+                    log.add(run.newest())  # before the checkpoint: no run goes on behind its log
+                if run.progress.status == "running" and ranks.any(stopping()):
+                    run.progress.status = "stopped"
+                full = save_steps is not None and run.progress.step % save_steps == 0
+                over = ranks.leads and time.monotonic() - saved >= save_every
+                ends = run.progress.status != "running"
+                if folder is not None and ranks.any(full or over or ends):
+                    saved = time.monotonic()
+                    checkpoint.save(folder, run)
+                watch(run.event(evaluated=evaluated))
+        result = run.result(command)
+        stopped = result["status"] == "stopped"  # and goes on another time
+        log.end(result["status"], {} if stopped else outcome(result))
+    return result
+
+
+@contextmanager
+def in_turn(make: Callable[[int], T], *, start: int, ahead: bool) -> Iterator[Iterator[T]]:
+    """What `make(start)`, `make(start + 1)`, … return, one after the other.
+
+    Args:
+        make: Makes what belongs to a number.
+        start: The first number.
+        ahead: Whether each is made on a thread while the one before it is used.
+
+    >>> with in_turn(str, start=5, ahead=True) as texts:
+    ...     next(texts), next(texts)
+    ('5', '6')
+    """
+    if not ahead:
+        yield map(make, count(start))
+        return
+    thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ahead")
+
+    def ready() -> Iterator[T]:
+        waiting = thread.submit(make, start)
+        for number in count(start + 1):
+            done = waiting.result()
+            waiting = thread.submit(make, number)
+            yield done
+
     try:
-        for result in launch(todo, orders, jobs=jobs, watch=shown.event, stopping=stopping):
-            if result["status"] != "stopped":
-                append_line(folder / RESULTS, result)
-            if is_failed(result):
-                failed.append(result)
-                shown.say(failure_text(result, folder))
-            elif result["status"] != "stopped":
-                _forget(folder, result["id"])
+        yield ready()
     finally:
-        shown.end()
-    return failed
-
-
-def _forget(folder: Path, name: str) -> None:
-    """Remove the checkpoints of a run that has its result."""
-    shutil.rmtree(folder / "runs" / name, ignore_errors=True)
-
-
-def finished(folder: Path, runs: Sequence[RunSettings]) -> list[Result]:
-    """The results of these runs that the folder has, but for those that have failed."""
-    return [result for result in ended(folder, runs) if not is_failed(result)]
-
-
-def ended(folder: Path, runs: Sequence[RunSettings]) -> list[Result]:
-    """The results of these runs that the folder has, the errors of failed ones among them."""
-    path = folder / RESULTS
-    wanted = {settings.id for settings in runs}
-    results = read_results(path) if path.exists() else []
-    return [result for result in results if result["id"] in wanted]
-
-
-def check_failed(failed: Sequence[Result], command: str) -> None:
-    """Raises FailedRuns if there are any, for those who need the results of all runs."""
-    if failed:
-        raise FailedRuns(f"{len(failed)} of the runs failed; to try them again: {command}")
-
-
-def check_jobs(jobs: int | None) -> None:
-    """Raises UsageError for a number of jobs that makes no sense."""
-    if jobs is not None and jobs < 1:
-        raise UsageError(f"--jobs must be at least 1, got {jobs}")
+        thread.shutdown(cancel_futures=True)
 
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
@@ -269,146 +236,3 @@ class Stopping:
         self.signal = number
         if not self._patient:
             signal.signal(number, self._before[number])
-
-
-# --- Side by side --------------------------------------------------------------------------------
-
-GO_ON: Final = 0
-STOP: Final = 1  # save, and say how far it came
-LEAVE: Final = 2  # save, and end: nobody listens any more
-IDLE: Final = 2  # so many workers may be killed that have no run
-LEFT: Final = 75  # the exit code of a worker that did so
-
-_told: Queue[Event]  # in a worker: where its events go …
-_asked: c_byte  # … what it is asked for, without a lock that a killed one could keep …
-_training: Array[c_long]  # … which process each run is in …
-_busy = threading.Lock()  # … and whether it is carrying out a run
-
-
-def _side_by_side(
-    runs: Sequence[RunSettings],
-    orders: Orders,
-    jobs: int,
-    watch: Watch,
-    stopping: Callable[[], bool],
-) -> Iterator[Result]:
-    """The results of all runs; one whose process is killed has failed, and the others go on."""
-    left, idle = {run.id: run for run in runs}, 0
-    while left:
-        killed: dict[str, int] = {}
-        try:
-            for result in _in_pool(list(left.values()), orders, jobs, watch, stopping, killed):
-                del left[result["id"]]
-                yield result
-            if not killed:
-                return
-        except LostWorker:  # which had no run at the time
-            idle += 1
-            if idle > IDLE:
-                raise
-        for id_, code in killed.items():
-            how = f"by signal {-code}" if code < 0 else f"with code {code}"
-            text = f"the process of the run ended {how}; by the system, if memory was short"
-            yield failed_result(left.pop(id_), orders, ChildProcessError(text), watch)
-
-
-def _in_pool(
-    runs: Sequence[RunSettings],
-    orders: Orders,
-    jobs: int,
-    watch: Watch,
-    stopping: Callable[[], bool],
-    killed: dict[str, int],
-) -> Iterator[Result]:
-    """The results of runs until a worker is killed: `killed` then has its run and exit code."""
-    context = multiprocessing.get_context("spawn")
-    told: Queue[Event] = context.Queue()
-    asked = context.RawValue(c_byte, GO_ON)
-    training = context.RawArray(c_long, len(runs))  # the process that each run is in
-    threads = max(1, cores() // jobs)
-    workers: dict[int | None, BaseProcess] = {}
-    try:
-        with ProcessPoolExecutor(jobs, context, _prepare, (told, asked, training, threads)) as pool:
-            jobs_of = enumerate(runs)
-            waiting: set[Future[Result]] = {pool.submit(_work, *job, orders) for job in jobs_of}
-            try:
-                while waiting:
-                    done, waiting = wait(waiting, timeout=TOLD_EVERY, return_when=FIRST_COMPLETED)
-                    workers |= {child.pid: child for child in multiprocessing.active_children()}
-                    _pass_on(told, watch)
-                    yield from (future.result() for future in done)
-                    if stopping() and asked.value == GO_ON:
-                        asked.value = STOP
-                        waiting = {future for future in waiting if not future.cancel()}
-            except BaseException:
-                asked.value = LEAVE  # the pool waits for its workers, whatever has happened
-                for future in waiting:
-                    future.cancel()
-                raise
-    except BrokenProcessPool as error:
-        codes = {
-            run.id: workers[pid].exitcode
-            for run, pid in zip(runs, training, strict=True)
-            if pid in workers
-        }
-        killed |= {id_: code for id_, code in codes.items() if code not in (None, 0, LEFT)}
-        exits = {worker.exitcode or 0 for worker in workers.values()} - {LEFT}
-        if not killed and max(exits, default=0) > 0:  # which raised before they had a run
-            raise UsageError(
-                "the processes that train side by side could not begin: they have said why"
-            ) from error
-        if not killed:
-            raise LostWorker(
-                "a process that trained beside others was killed, by the system if memory was "
-                f"short; what is in {orders.folder} is whole: go on as after Ctrl-C"
-            ) from error
-
-
-def _prepare(told: Queue[Event], asked: c_byte, training: Array[c_long], threads: int) -> None:
-    """Make a worker ready; signals are the business of the process that started it."""
-    global _told, _asked, _training
-    _told, _asked, _training = told, asked, training
-    threading.Thread(target=_leave_in_time, args=(os.getppid(),), daemon=True).start()
-    torch.set_num_threads(threads)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
-
-
-def _leave_in_time(parent: int) -> None:
-    """End a worker that nobody listens to, after its run has saved; by itself it would wait on."""
-    while _asked.value != LEAVE and os.getppid() == parent:
-        time.sleep(TOLD_EVERY)
-    with _busy:
-        os._exit(LEFT)
-
-
-def _work(index: int, settings: RunSettings, orders: Orders) -> Result:
-    parent = os.getppid()
-
-    def stopping() -> bool:
-        return _asked.value != GO_ON or os.getppid() != parent
-
-    with _busy:
-        _training[index] = os.getpid()
-        result = run_one(settings, orders, watch=_tell, stopping=stopping)
-        _training[index] = 0
-        return result
-
-
-_last_told = 0.0
-
-
-def _tell(event: Event) -> None:
-    """Send an event on, unless one has just been sent that says nearly the same."""
-    global _last_told
-    if event.evaluated or time.monotonic() - _last_told >= TOLD_EVERY:
-        _told.put(event)
-        _last_told = time.monotonic()
-
-
-def _pass_on(told: Queue[Event], watch: Watch) -> None:
-    while True:
-        try:
-            watch(told.get_nowait())
-        except queue.Empty:
-            return

@@ -20,7 +20,7 @@ from ..vision import evaluating, mixed
 from .environment import seed_all, seeded
 from .ranks import ALONE, Ranks
 from .settings import Preset, RunSettings, preset_of
-from .user_source import Source, find, load, try_to_load
+from .user_source import Source, find, load
 
 Batch: TypeAlias = Any  # the laboratory's own are tuples of tensors
 Report = Callable[[str], None]
@@ -191,17 +191,17 @@ def model_of(task: str) -> nn.Module:
         UsageError: If there is no such task, or something is missing in it.
     """
     source = find(task)
-    batch = preset(source, None).batch
+    batch = user_preset(source, None).batch
     return UserTask(source.place, name=source.name, seed=0, batch_size=batch).model()
 
 
-def preset(source: Source, batch: int | None) -> Preset:
+def user_preset(source: Source, batch: int | None) -> Preset:
     """The steps and the batch that a task has unless told; a `batch` is told.
 
     Raises:
         UsageError: If something is missing in the task, or it would not heed the batch.
     """
-    thing = try_to_load(source)
+    thing = load(source.place)
     check(source.name, thing)
     functions = (getattr(thing, name, None) for name in FUNCTIONS)
     asking = [f for f in (thing, *functions) if "batch_size" in _parameters(f)]

@@ -1,4 +1,4 @@
-"""The training loop: one run from its settings to its result, and on from any checkpoint."""
+"""A run in training: its model, its optimizer, one step after the other, and its result."""
 
 from __future__ import annotations
 
@@ -6,147 +6,28 @@ import contextlib
 import json
 import math
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
-from itertools import count
-from pathlib import Path
-from typing import Any, Final, TypeVar, cast
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from statistics import fmean, median
+from typing import Any, Final, cast
 
 import torch
 from torch import Tensor, nn
 
 from deva_optim.optimizer import BaseOptimizer
-from deva_optim.telemetry import Telemetry
+from deva_optim.telemetry import Telemetry, scalars
 
 from ..errors import UsageError
-from ..loggers import Log
-from ..results import newest, outcome, points
-from . import checkpoint
 from .entrants import Entrant
 from .environment import environment
-from .progress import Event, Progress, Result
+from .progress import Event, Point, Progress, Result
 from .ranks import ALONE, Ranks, accumulating, settle_, sharing, spread
 from .settings import RunSettings
 from .tasks import Batch, Task
 
-T = TypeVar("T")
-Watch = Callable[[Event], None]
-
 LOST: Final = 10.0  # a loss so many times the first one is a divergence, as NaN is
+TIMED: Final = 1000  # the last so many steps have their times kept
 TIMED_EVERY: Final = 10  # steps, on an accelerator, which has to be waited for
-
-
-@dataclass
-class Keeping:
-    """Where checkpoints go, and when one is due."""
-
-    folder: Path
-    every_steps: int | None = None
-    every_seconds: float = 60.0
-    last: float = field(default_factory=time.monotonic)
-
-    def due(self, progress: Progress) -> bool:
-        """Whether it is time: the steps are full, the seconds are over, or the run ends."""
-        full = self.every_steps is not None and progress.step % self.every_steps == 0
-        over = time.monotonic() - self.last >= self.every_seconds
-        if not (full or over or progress.status != "running"):
-            return False
-        self.last = time.monotonic()
-        return True
-
-
-@contextlib.contextmanager
-def in_turn(make: Callable[[int], T], *, start: int, ahead: bool) -> Iterator[Iterator[T]]:
-    """What `make(start)`, `make(start + 1)`, … return, one after the other.
-
-    Args:
-        make: Makes what belongs to a number.
-        start: The first number.
-        ahead: Whether each is made on a thread while the one before it is used.
-
-    >>> with in_turn(str, start=5, ahead=True) as texts:
-    ...     next(texts), next(texts)
-    ('5', '6')
-    """
-    if not ahead:
-        yield map(make, count(start))
-        return
-    thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ahead")
-
-    def ready() -> Iterator[T]:
-        waiting = thread.submit(make, start)
-        for number in count(start + 1):
-            done = waiting.result()
-            waiting = thread.submit(make, number)
-            yield done
-
-    try:
-        yield ready()
-    finally:
-        thread.shutdown(cancel_futures=True)
-
-
-def train(
-    settings: RunSettings,
-    task: Task,
-    *,
-    keeping: Keeping | None = None,
-    resume: bool = False,
-    watch: Watch = lambda event: None,
-    stopping: Callable[[], bool] = lambda: False,
-    command: str = "",
-    ranks: Ranks = ALONE,
-    say: Callable[[str], None] = lambda text: None,
-    log: Log | None = None,
-    begun: Callable[[Run], None] = lambda run: None,
-) -> Result:
-    """The result of a run, as a line of results.jsonl has it.
-
-    Args:
-        settings: The run.
-        task: What it trains.
-        keeping: Where its checkpoints go, and how often; None writes none.
-        resume: Go on from the newest checkpoint, if there is one.
-        watch: Hears of every step.
-        stopping: Asked after every step: whether to save and return with the status "stopped".
-        command: What the user typed, for the result.
-        ranks: The ranks that train it together, of which this process is one.
-        say: Hears what a person should know.
-        log: Where its curves go besides.
-        begun: Hears of the run once it has a model and an optimizer.
-    """
-    log = log or Log()
-    run = Run(settings, task, ranks, observed=log.wanted)
-    begun(run)
-    if keeping is not None and resume:
-        checkpoint.load(keeping.folder, run, say)
-    with log:
-        if log.wanted:
-            about = {"command": command, "environment": environment(settings.device, ranks)}
-            log.begin(settings.id, settings.saved(), about, points(run))
-        if run.progress.step == 0:
-            run.evaluate()
-            log.add(newest(run))
-            watch(run.event(evaluated=True))
-        start = run.progress.step * settings.accumulate
-        ahead = getattr(task, "ahead", True)
-        with in_turn(lambda i: ranks.part(task.batch(i)), start=start, ahead=ahead) as batches:
-            while run.progress.status == "running":
-                run.step(batches)
-                evaluated = settings.evaluates(run.progress.step)
-                if evaluated:
-                    run.evaluate()
-                    log.add(newest(run))  # before the checkpoint: no run goes on behind its log
-                if run.progress.status == "running" and ranks.any(stopping()):
-                    run.progress.status = "stopped"
-                if keeping is not None and ranks.any(ranks.leads and keeping.due(run.progress)):
-                    checkpoint.save(keeping.folder, run)
-                watch(run.event(evaluated=evaluated))
-        result = run.result(command)
-        stopped = result["status"] == "stopped"  # and goes on another time
-        log.end(result["status"], {} if stopped else outcome(result))
-    return result
 
 
 class Run:
@@ -156,13 +37,15 @@ class Run:
         settings: The run.
         task: What it trains.
         ranks: The ranks that train it together.
+
+    Attributes:
         observed: Whether `telemetry` is to be that of the last step before an evaluation, if the
             optimizer has any.
     """
 
-    def __init__(
-        self, settings: RunSettings, task: Task, ranks: Ranks = ALONE, *, observed: bool = False
-    ) -> None:
+    observed = False
+
+    def __init__(self, settings: RunSettings, task: Task, ranks: Ranks = ALONE) -> None:
         self.settings, self.task, self.ranks, self.progress = settings, task, ranks, Progress()
         self.model = task.model().to(settings.device)
         self.compute = spread(self.model, ranks)
@@ -172,7 +55,6 @@ class Run:
         self.optimizer = entrant.build(self.model, settings.lr, sharing(ranks))
         if settings.telemetry and not isinstance(self.optimizer, BaseOptimizer):
             raise UsageError(f"{settings.optimizer} has no telemetry: record that of another one")
-        self.observed = observed and isinstance(self.optimizer, BaseOptimizer)
         self.telemetry: Telemetry = {}
         self.rates = [float(group["lr"]) for group in self.optimizer.param_groups]
         self.losses = torch.zeros((), device=settings.device)  # their sum since the evaluation
@@ -207,8 +89,8 @@ class Run:
         self.optimizer.step()
         optimizer = self.clock() - began
         self.progress.step += 1
-        if recorded:
-            self.telemetry = cast(BaseOptimizer, self.optimizer).telemetry()
+        if recorded and isinstance(self.optimizer, BaseOptimizer):
+            self.telemetry = self.optimizer.telemetry()
         if kept:
             matrices = {
                 name: {key: _finite(value) for key, value in row.items()}
@@ -218,7 +100,10 @@ class Run:
         self.optimizer.zero_grad()
         self.progress.seconds += data + model + optimizer
         if self.timed:
-            self.progress.times.add(model=model, optimizer=optimizer, data=data)
+            times = {"model": model, "optimizer": optimizer, "data": data}
+            for name, column in self.progress.times.items():
+                column.append(times[name])
+                del column[:-TIMED]
 
     def loss(self, batch: Batch) -> Tensor:
         """What a batch adds to the mean loss of a step."""
@@ -244,7 +129,7 @@ class Run:
     def evaluate(self) -> None:
         """Add a point to the curve, and say whether this was the last."""
         progress, curve = self.progress, self.progress.curve
-        steps = progress.step - (curve.step[-1] if curve.step else 0)
+        steps = progress.step - (curve["step"] or [0])[-1]
         train_loss = self.losses.item() / steps if steps else None
         self.losses.zero_()
         averaged = contextlib.nullcontext
@@ -252,13 +137,16 @@ class Run:
             averaged = getattr(self.optimizer, "averaged", averaged)  # which is then what is judged
         with averaged(), self.autocast:
             found = self.task.validate(self.compute, self.ranks)
-        curve.step.append(progress.step)
-        curve.units.append(progress.step * self.settings.accumulate * self.task.units)
-        curve.seconds.append(round(progress.seconds, 4))
-        curve.train_loss.append(_finite(train_loss))
-        curve.loss.append(_finite(found["loss"]))
-        if "accuracy" in found:
-            curve.accuracy.append(found["accuracy"])
+        row = {
+            "step": progress.step,
+            "units": progress.step * self.settings.accumulate * self.task.units,
+            "seconds": round(progress.seconds, 4),
+            "train_loss": _finite(train_loss),
+            "loss": _finite(found["loss"]),
+        }
+        row |= {"accuracy": found["accuracy"]} if "accuracy" in found else {}
+        for name, value in row.items():
+            curve[name].append(value)
         if self.lost():
             progress.status = "diverged"
         elif progress.step == self.settings.steps:
@@ -266,23 +154,45 @@ class Run:
 
     def lost(self) -> bool:
         """Whether the last losses are past hope."""
-        losses, train_losses = self.progress.curve.loss, self.progress.curve.train_loss
-        first, last = losses[0], losses[-1]
-        if first is None or last is None or (len(losses) > 1 and train_losses[-1] is None):
-            return True
-        return last > LOST * abs(first)
+        losses, train_losses = self.progress.curve["loss"], self.progress.curve["train_loss"]
+        known = [losses[0], losses[-1], *train_losses[1:][-1:]]  # there is none before a first step
+        return None in known or bool(losses[-1] > LOST * abs(losses[0]))
 
     def event(self, *, evaluated: bool) -> Event:
         """What the run has to tell."""
-        progress, curve = self.progress, self.progress.curve
-        return Event(
-            self.settings.id,
-            progress.step,
-            progress.status,
-            curve.loss[-1] if curve.loss else None,
-            progress.seconds,
-            evaluated,
-        )
+        at, loss = self.progress, (self.progress.curve["loss"] or [None])[-1]
+        return Event(self.settings.id, at.step, at.status, loss, at.seconds, evaluated)
+
+    def points(self) -> list[Point]:
+        """The curves so far, to be logged; times and telemetry are not kept, and are `newest`'s."""
+        return [self._point(index) for index in range(len(self.progress.curve["step"]))]
+
+    def newest(self) -> Point:
+        """The last point of the curves, with rates, times and telemetry of the step before it."""
+        step, values = self._point(-1)
+        if step == 0:
+            return Point(step, values)
+        for index, group in enumerate(self.optimizer.param_groups):
+            if self.rates[index] != self.settings.lr:  # this group has a rate of its own
+                values[f"rate/{group.get('role', 'group')}.{index}"] = float(group["lr"])
+        times = self.progress.milliseconds(median)
+        values |= {f"milliseconds/{name}": x for name, x in times.items()}
+        values |= {f"telemetry/{name}": x for name, x in scalars(self.telemetry).items()}
+        return Point(step, _known(values))
+
+    def _point(self, index: int) -> Point:
+        """A row of the curves, and the learning rate of the step that led there."""
+        curve, settings = self.progress.curve, self.settings
+        step = curve["step"][index]
+        values = {
+            "loss/training": curve["train_loss"][index],
+            "loss/validation": curve["loss"][index],
+            "accuracy/validation": curve["accuracy"][index] if curve["accuracy"] else None,
+            "seconds": curve["seconds"][index],
+            self.task.unit: curve["units"][index],
+            "rate/base": settings.lr * settings.rate(step - 1) if step else None,
+        }
+        return Point(step, _known(values))
 
     def state(self) -> dict[str, Any]:
         """All that a run needs to go on, to the bit."""
@@ -296,7 +206,7 @@ class Run:
 
     def record(self) -> dict[str, Any]:
         """What of it is no tensor."""
-        return {"settings": self.settings.saved(), "progress": self.progress.saved()}
+        return {"settings": self.settings.saved(), "progress": asdict(self.progress)}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from what `state` returned."""
@@ -313,57 +223,43 @@ class Run:
 
     def take_up(self, progress: dict[str, Any], losses: Tensor, random: Tensor) -> None:
         """Go on from there; model and optimizer have been restored."""
-        self.progress = Progress.restored(progress)
+        self.progress = Progress(**progress)
+        if self.progress.status == "stopped":
+            self.progress.status = "running"
         self.losses.copy_(losses)
         torch.set_rng_state(random.cpu())
 
     def result(self, command: str) -> Result:
         """The run as a line of results.jsonl has it."""
-        settings, device = self.settings, self.settings.device
+        device = self.settings.device
         on_gpu = device.startswith("cuda")
-        return line_of(
-            settings,
-            self.progress,
-            command,
-            ranks=self.ranks,
-            unit=self.task.unit,
-            units=self.task.units * settings.accumulate,
-            parameters=sum(p.numel() for p in self.model.parameters()),
-            state_bytes=max(self.ranks.gathered(state_bytes(self.optimizer))),
-            peak_memory_bytes=torch.cuda.max_memory_allocated(device) if on_gpu else None,
-        )
+        return line_of(self.settings, self.progress, command, self.ranks) | {
+            "unit": self.task.unit,
+            "units": self.task.units * self.settings.accumulate,
+            "parameters": sum(p.numel() for p in self.model.parameters()),
+            "state_bytes": max(self.ranks.gathered(state_bytes(self.optimizer))),
+            "peak_memory_bytes": torch.cuda.max_memory_allocated(device) if on_gpu else None,
+        }
 
 
 def line_of(
-    settings: RunSettings,
-    progress: Progress,
-    command: str,
-    *,
-    ranks: Ranks = ALONE,
-    unit: str = "samples",
-    units: int = 0,
-    parameters: int = 0,
-    state_bytes: int = 0,
-    peak_memory_bytes: int | None = None,
+    settings: RunSettings, progress: Progress, command: str, ranks: Ranks = ALONE
 ) -> Result:
-    """A line of results.jsonl; a run that has failed early has neither a model nor a unit."""
-    curve = asdict(progress.curve)
-    if not curve["accuracy"]:
-        del curve["accuracy"]
+    """A line of results.jsonl, of a run that has failed before it had a model."""
     line = {
         "id": settings.id,
         "label": settings.optimizer,
         "status": progress.status,
         "step": progress.step,
         "settings": settings.saved(),
-        "unit": unit,
-        "units": units or settings.batch * settings.accumulate,
-        "parameters": parameters,
-        "state_bytes": state_bytes,
-        "curve": curve,
-        "milliseconds": progress.times.milliseconds(),
-        "mean_milliseconds": progress.times.mean_milliseconds(),
-        "peak_memory_bytes": peak_memory_bytes,
+        "unit": "samples",
+        "units": settings.batch * settings.accumulate,
+        "parameters": 0,
+        "state_bytes": 0,
+        "curve": {name: x for name, x in progress.curve.items() if x or name != "accuracy"},
+        "milliseconds": progress.milliseconds(median),
+        "mean_milliseconds": progress.milliseconds(fmean),  # with what some steps do, as refreshes
+        "peak_memory_bytes": None,
         "environment": environment(settings.device, ranks),
         "command": command,
     }
@@ -379,3 +275,7 @@ def state_bytes(optimizer: torch.optim.Optimizer) -> int:
 
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
+
+
+def _known(values: Mapping[str, float | None]) -> dict[str, float]:
+    return {name: x for name, x in values.items() if x is not None and math.isfinite(x)}

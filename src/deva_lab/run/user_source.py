@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import traceback
+from contextlib import suppress
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -17,7 +18,6 @@ from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 from ..errors import UsageError
-from ..files import write_text
 
 CLASS: Final = "Task"  # what a module's task is called unless the user names another
 _IN_MODULE: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -75,7 +75,17 @@ def find(task: str) -> Source:
         suffix = f":{match[2]}" if match[2] else ""
         place = f"{path.resolve()}{suffix}"
         return Source(path.name + suffix, place, path.read_text("utf-8"), path.name)
-    path = _module_file(task)
+    module = task.partition(":")[0]
+    _look_in(os.getcwd())
+    spec = None
+    with suppress(ModuleNotFoundError):
+        spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        raise UsageError(
+            f"--task {task}: there is no module {module} that can be imported from here; a file is "
+            "named by its path, my_task.py"
+        )
+    path = Path(spec.origin)
     return Source(task, task, path.read_text("utf-8"), path.name)
 
 
@@ -96,69 +106,36 @@ def load(place: str) -> Any:
     """The module, class or object of a task, imported once for each text that it has had.
 
     What it draws at random while it is imported is the same in every process.
+
+    Raises:
+        UsageError: If the import fails, with what is wrong and the line.
     """
-    from .environment import seeded  # which needs torch
+    from .environment import seeded  # which needs numpy
 
     if place in _objects:
         return _objects[place]
-    source = find(place)
-    with seeded(0):
-        if match := _IN_FILE.fullmatch(place):
-            module, name = _import_file(match[1], source.digest), match[2]
-        else:
-            _look_in(os.getcwd())
-            before, _, name = place.partition(":")
-            module = importlib.import_module(before)
+    source, in_file = find(place), _IN_FILE.fullmatch(place)
+    try:
+        with seeded(0):
+            if in_file:
+                module, name = _import_file(in_file[1], source.digest), in_file[2]
+            else:
+                before, _, name = place.partition(":")
+                module = importlib.import_module(before)
+    except UsageError:
+        raise
+    except (Exception, SystemExit) as error:
+        said = traceback.format_exception_only(error)[-1].strip()
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [x.lineno for x in frames if in_file and x.filename == in_file[1]]
+        lines += [error.lineno] if isinstance(error, SyntaxError) else []
+        where = f" (line {lines[-1]})" if lines else ""
+        raise UsageError(f"--task {source.name} cannot be imported: {said}{where}") from error
     if name is None:
         return getattr(module, CLASS, module)
     if not hasattr(module, name):
         raise UsageError(f"--task {place}: there is no {name} in {module.__name__}")
     return getattr(module, name)
-
-
-def try_to_load(source: Source) -> Any:
-    """The same, at the start of a command.
-
-    Raises:
-        UsageError: If the import fails, with what is wrong and the line.
-    """
-    try:
-        return load(source.place)
-    except UsageError:
-        raise
-    except (Exception, SystemExit) as error:
-        said = traceback.format_exception_only(error)[-1].strip()
-        path = (_IN_FILE.fullmatch(source.place) or [None, None])[1]
-        frames = traceback.extract_tb(error.__traceback__)
-        lines = [x.lineno for x in frames if x.filename == path]
-        lines += [error.lineno] if isinstance(error, SyntaxError) else []
-        where = f" (line {lines[-1]})" if lines else ""
-        raise UsageError(f"--task {source.name} cannot be imported: {said}{where}") from error
-
-
-def as_begun(source: Source, folder: Path) -> Source:
-    """The task as it was when the comparison in a folder began, which keeps a copy of its text."""
-    if not source.file:
-        return source
-    copy = folder / source.file
-    if not copy.is_file():
-        write_text(copy, source.text)
-    return source._replace(text=copy.read_text("utf-8"))
-
-
-def _module_file(task: str) -> Path:
-    module = task.partition(":")[0]
-    _look_in(os.getcwd())
-    try:
-        spec = importlib.util.find_spec(module)
-    except ModuleNotFoundError:
-        spec = None
-    if spec is None or spec.origin is None:
-        raise UsageError(
-            f"--task {task}: there is no module {module} that can be imported from here; a file is "
-            "named by its path, my_task.py"
-        )
-    return Path(spec.origin)
 
 
 @cache

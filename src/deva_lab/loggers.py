@@ -1,6 +1,10 @@
-"""TensorBoard, Weights & Biases and MLflow, each of which is imported when it is asked for.
+"""Runs in TensorBoard, Weights & Biases and MLflow, each of which is imported when it is asked for.
 
-Each is a class. Its `check` raises UsageError for a tracker that is not installed, or that nobody
+A run logs from its own process. One that is resumed goes on in the same run of the tracker, whose
+id is kept beside the checkpoints, and logs no step that is there already. A tracker that fails is
+given up with a warning, and the training goes on.
+
+Each tracker is a class. Its `check` raises UsageError for one that is not installed, or that nobody
 has logged in to. An object of it is a run in the tracker, whose `last` is the last step that it had
 when it was opened, −1 if none. `add` logs a point, so that a kill after it does not lose the point,
 and `end` logs how the run ended and closes it.
@@ -14,20 +18,23 @@ import re
 import secrets
 import struct
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
-from ..errors import MissingExtra, UsageError, require
-from ..files import read_record, write_record
-from ..results import Outcome, Values
+from .errors import MissingExtra, UsageError, require, unknown, warn
+from .files import read_record, write_record
+from .names import LOGGERS
+from .run.progress import Point, Result
 
+NONE: Final = "none"  # what `--log` says for no logger
 PROJECT: Final = "deva"  # of W&B, and experiment of MLflow, unless the environment names another
+Values: TypeAlias = Mapping[str, float]
+Outcome: TypeAlias = dict[str, float | str]
 
 
-@dataclass(frozen=True)
-class Subject:
+class Subject(NamedTuple):
     """A run, as a logger is told of it."""
 
     id: str
@@ -40,15 +47,9 @@ class Subject:
         """The name of the comparison."""
         return self.folder.resolve().name
 
-    @property
-    def kept(self) -> Path:
-        """Where the run has its checkpoints."""
-        return self.folder / "runs" / self.id
-
-
-def kept_record(path: Path) -> dict[str, Any]:
-    """What a logger has written down of itself; nothing, if that is damaged."""
-    return (read_record(path, begins=()) if path.exists() else None) or {}
+    def kept(self, name: str) -> Path:
+        """Where a logger writes down of itself what it needs to go on: beside the checkpoints."""
+        return self.folder / "runs" / self.id / name
 
 
 # --- TensorBoard ----------------------------------------------------------------------------------
@@ -69,7 +70,7 @@ class TensorBoard:
         from torch.utils.tensorboard.writer import SummaryWriter
 
         folder = subject.folder / "tensorboard" / subject.id
-        self.last = _last_step(folder) if folder.is_dir() else -1
+        self.last = max(_steps_of(folder), default=-1) if folder.is_dir() else -1
         self._writer = SummaryWriter(str(folder))
         if self.last < 0:
             about = {"settings": subject.settings, **subject.about, "comparison": subject.group}
@@ -89,14 +90,14 @@ class TensorBoard:
         self._writer.close()
 
 
-def _last_step(folder: Path) -> int:
-    """The last step that a folder has a point of; −1 if it has none."""
+def _steps_of(folder: Path) -> list[int]:
+    """The steps that a folder of TensorBoard has points of."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(folder), {"scalars": 0, "tensors": 1})  # all of the scalars
     events.Reload()
     known = "seconds" in events.Tags()["scalars"]
-    return max((event.step for event in events.Scalars("seconds")), default=-1) if known else -1
+    return [event.step for event in events.Scalars("seconds")] if known else []
 
 
 def _code(value: Any) -> str:
@@ -139,8 +140,8 @@ class WandB:
 
         for name, value in _WANDB.items():
             os.environ.setdefault(name, value)
-        path = subject.kept / "wandb.json"
-        id_ = str(kept_record(path).get("id") or secrets.token_hex(4))
+        path = subject.kept("wandb.json")
+        id_ = str((read_record(path) or {}).get("id") or secrets.token_hex(4))
         write_record(path, {"id": id_})
         folder = Path(os.environ.get("WANDB_DIR") or subject.folder)
         self._run = wandb.init(
@@ -232,6 +233,7 @@ def _whole(data: bytes) -> Iterator[bytes]:
 
 _STATUS: Final = {"finished": "FINISHED", "stopped": "KILLED"}
 _BATCH: Final = 1000  # metrics of a call, at most
+_REFUSED: Final = re.compile(r"[^\w\-. /]")  # in the name of a metric
 
 
 class MLflow:
@@ -243,24 +245,18 @@ class MLflow:
         for module in ("mlflow", "sqlalchemy", "alembic"):
             require(module)
 
-    @staticmethod
-    def prepare(folder: Path) -> None:
-        """Make the store and the experiment, which all runs share.
-
-        Raises:
-            UsageError: If the store cannot be reached.
-        """
-        try:
-            _experiment(_client(folder))
-        except Exception as error:  # of any kind: requests', SQLAlchemy's, MLflow's
-            raise UsageError(f"--log mlflow: {str(error).splitlines()[0]}") from error
-
     def __init__(self, subject: Subject) -> None:
-        self._client = _client(subject.folder)
-        path = subject.kept / "mlflow.json"
-        self._run = str(kept_record(path).get("run_id", ""))
+        from mlflow.entities import Param
+
+        self._client, experiment = _store(subject.folder)
+        path = subject.kept("mlflow.json")
+        self._run = str((read_record(path) or {}).get("run_id", ""))
         if not (self._run and self._goes_on()):
-            self._run = self._begin(subject)
+            tags = {"comparison": subject.group, **_flat(subject.about)}
+            run = self._client.create_run(experiment, tags=tags, run_name=subject.id)
+            self._run = str(run.info.run_id)
+            params = [Param(name, value) for name, value in _flat(subject.settings).items()]
+            self._client.log_batch(self._run, params=params)
             write_record(path, {"run_id": self._run})
         history = self._client.get_metric_history(self._run, "seconds")
         self.last = max((metric.step for metric in history), default=-1)
@@ -277,16 +273,6 @@ class MLflow:
             return False
         return True
 
-    def _begin(self, subject: Subject) -> str:
-        from mlflow.entities import Param
-
-        tags = {"comparison": subject.group, **_flat(subject.about)}
-        experiment = _experiment(self._client)
-        run = self._client.create_run(experiment, tags=tags, run_name=subject.id)
-        params = [Param(name, value) for name, value in _flat(subject.settings).items()]
-        self._client.log_batch(run.info.run_id, params=params)
-        return str(run.info.run_id)
-
     def add(self, step: int, values: Values) -> None:
         """Send a point."""
         from mlflow.entities import Metric
@@ -294,7 +280,7 @@ class MLflow:
         now = int(1000 * time.time())
         # The one that tells what is there comes last: a point that a kill has cut is sent again.
         names = sorted(values, key=lambda name: name == "seconds")
-        metrics = [Metric(_plain(name), values[name], now, step) for name in names]
+        metrics = [Metric(_REFUSED.sub("_", name), values[name], now, step) for name in names]
         for first in range(0, len(metrics), _BATCH):
             self._client.log_batch(self._run, metrics=metrics[first : first + _BATCH])
 
@@ -312,27 +298,19 @@ class MLflow:
         self._client.set_terminated(self._run, status=_STATUS.get(status, "FAILED"))
 
 
-def _client(folder: Path) -> Any:
+def _store(folder: Path) -> tuple[Any, str]:
+    """A client of the store, and the id of the experiment, which is made if it is not there."""
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # else it tries for minutes
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
     from mlflow import MlflowClient
 
-    local = f"sqlite:///{(folder.resolve() / 'mlflow.db').as_posix()}"
-    if not os.environ.get("MLFLOW_TRACKING_URI"):
+    place = os.environ.get("MLFLOW_TRACKING_URI")
+    if not place:
         folder.mkdir(parents=True, exist_ok=True)
-    return MlflowClient(tracking_uri=os.environ.get("MLFLOW_TRACKING_URI") or local)
-
-
-def _experiment(client: Any) -> str:
-    """The id of the experiment, which is made if it is not there."""
-    name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or PROJECT
+        place = f"sqlite:///{(folder.resolve() / 'mlflow.db').as_posix()}"
+    client, name = MlflowClient(place), os.environ.get("MLFLOW_EXPERIMENT_NAME") or PROJECT
     found = client.get_experiment_by_name(name)
-    return str(client.create_experiment(name) if found is None else found.experiment_id)
-
-
-def _plain(name: str) -> str:
-    """A name with nothing in it that MLflow refuses."""
-    return re.sub(r"[^\w\-. /]", "_", name)
+    return client, str(client.create_experiment(name) if found is None else found.experiment_id)
 
 
 def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, str]:
@@ -354,3 +332,104 @@ TRACKERS: Final[Mapping[str, type[Logger]]] = {
     "wandb": WandB,
     "mlflow": MLflow,
 }
+
+
+# --- All of them ----------------------------------------------------------------------------------
+
+
+class Log:
+    """All loggers of a run; a context that ends them if the run fails.
+
+    Args:
+        names: Those of `LOGGERS` that are wanted.
+        folder: That of the comparison.
+        speaks: Whether this process logs; of several ranks one does.
+    """
+
+    def __init__(
+        self, names: Sequence[str] = (), folder: Path = Path(), *, speaks: bool = True
+    ) -> None:
+        self.wanted = bool(names)
+        self._names, self.folder = (names if speaks else ()), folder
+        self._loggers: dict[str, Logger] = {}
+
+    def begin(self, subject: Subject, known: Iterable[Point]) -> None:
+        """Open all loggers, and give each the points of a resumed run that it does not have."""
+        for name in self._names:
+            self._try(name, partial(self._open, name, subject))
+        for point in known:
+            self.add(point)
+
+    def _open(self, name: str, subject: Subject) -> None:
+        self._loggers[name] = TRACKERS[name](subject)
+
+    def add(self, point: Point) -> None:
+        """Log a point wherever it is not known yet."""
+        for name, logger in list(self._loggers.items()):
+            if point.step > logger.last:
+                self._try(name, partial(logger.add, *point))
+
+    def end(self, status: str, outcome: Outcome) -> None:
+        """Log how the run ended, and close all."""
+        for name, logger in list(self._loggers.items()):
+            self._try(name, partial(logger.end, status, outcome))
+        self._loggers.clear()
+
+    def _try(self, name: str, do: Callable[[], None]) -> None:
+        """Do it; whatever is raised costs the logger and not the run."""
+        try:
+            do()
+        except Exception as error:
+            self._loggers.pop(name, None)
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            warn(f"{name} has failed, and the run goes on without it: {reason}")
+
+    def __enter__(self) -> Log:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None or isinstance(error, Exception):  # a second Ctrl-C waits for nothing
+            self.end("failed", {})  # of none, if the run has come to its end
+
+
+def names_of(text: str | None) -> tuple[str, ...]:
+    """The loggers that a list names, each once.
+
+    >>> names_of("wandb,tensorboard"), names_of("none")
+    (('wandb', 'tensorboard'), ())
+    """
+    names = [name for name in (text or "").lower().replace(" ", "").split(",") if name]
+    names = [] if names == [NONE] else names
+    for name in names:
+        if name not in LOGGERS:
+            raise unknown("logger", name, (*LOGGERS, NONE))
+    return tuple(dict.fromkeys(names))
+
+
+def check_loggers(names: Sequence[str]) -> None:
+    """Raises UsageError for one that is not installed, or that nobody has logged in to."""
+    for name in names:
+        TRACKERS[name].check()
+
+
+def prepare_loggers(names: Sequence[str], folder: Path) -> None:
+    """Make what all runs share, before any of them begins; UsageError if that fails."""
+    if "mlflow" in names:
+        try:
+            _store(folder)
+        except Exception as error:  # of any kind: requests', SQLAlchemy's, MLflow's
+            raise UsageError(f"--log mlflow: {str(error).splitlines()[0]}") from error
+
+
+def outcome(result: Result) -> Outcome:
+    """How a run ended, from its line of results.jsonl."""
+    columns = result["curve"].items()
+    found = {
+        **{name: column[-1] for name, column in columns if column and name != "units"},
+        **{key: result[key] for key in ("status", "step", "parameters")},
+        **{key: result[key] for key in ("state_bytes", "peak_memory_bytes")},
+        result["unit"]: result["step"] * result["units"],
+    }
+    for kind in ("milliseconds", "mean_milliseconds"):
+        found |= {f"{kind}/{part}": time for part, time in result[kind].items()}
+    return {f"result/{name}": value for name, value in found.items() if value is not None}

@@ -44,6 +44,13 @@ def summary(device: str) -> str:
     return f"{where}; {versions}; commit {about['commit'][:9]}{about['commit'][40:]}"
 
 
+def cores() -> int:
+    """The cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def _commit() -> str:
     """The commit of the optimizers, with a mark if the sources have changed since."""
     if not _git("ls-files", "__init__.py"):  # installed somewhere inside of another repository
