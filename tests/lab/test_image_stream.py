@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from deva_lab.data import image_parquet
+from deva_lab.data import image_set
 from deva_lab.data.images import check_images, load_images
 from deva_lab.errors import UsageError
 from deva_lab.vision import image_task, order
@@ -66,7 +66,7 @@ def test_an_epoch_has_every_image_once_and_moves_none_far() -> None:
     sizes = torch.randint(1, 9, (200,), generator=torch.Generator().manual_seed(1))
     count, mixed = int(sizes.sum()), 50
     orders = [
-        image_parquet.neighbours_mixed(sizes, mixed, torch.Generator().manual_seed(seed))
+        image_set.neighbours_mixed(sizes, mixed, torch.Generator().manual_seed(seed))
         for seed in (0, 0, 1)
     ]
     assert torch.equal(orders[0], orders[1])
@@ -103,11 +103,11 @@ def test_a_run_that_goes_on_sees_the_same_and_fetches_little(
 
 def test_groups_are_read_when_needed_and_leave_memory_when_done_with(folder: Path) -> None:
     files = sorted(map(str, folder.rglob("train-*.parquet")))
-    groups = image_parquet._groups(dataset.dataset(files, format="parquet"))
-    store = image_parquet.Store(groups, "image", most=9)
+    groups = image_set._groups(dataset.dataset(files, format="parquet"))
+    store = image_set.Store(groups, "image", most=9)
     for place in range(0, 42, 3):
         index = torch.arange(place, place + 3)
-        assert store.take(index)[1].tolist() == [i % 7 for i in index.tolist()]
+        assert [label for _, label in store.take(index)] == [i % 7 for i in index.tolist()]
         assert store.read.cache_info().currsize <= 3  # nine rows are two groups and a part
         assert store.read.cache_info().misses == 1 + int(
             torch.searchsorted(store.ends, place + 2, right=True)
@@ -118,7 +118,7 @@ def test_groups_are_read_when_needed_and_leave_memory_when_done_with(folder: Pat
 def test_validation_takes_groups_of_everywhere(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("deva_lab.data.image_parquet.VALIDATED", 5)
+    monkeypatch.setattr("deva_lab.data.image_set.VALIDATED", 5)
     images = load_images(str(folder))
     assert images.validation[torch.arange(6)][:, 0, 0, 0].tolist() == [100, 101, 102, 103, 108, 109]
 
@@ -141,7 +141,7 @@ def test_small_images_are_held_in_memory(tmp_path: Path) -> None:
 
 def test_a_large_set_of_the_hub_is_streamed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "nothing").mkdir()
-    monkeypatch.setattr(image_parquet, "ROOTS", (f"{folder}/nothing", str(folder)))
+    monkeypatch.setattr("deva_lab.data.images.ROOTS", (f"{folder}/nothing", str(folder)))
     images = load_images("imagenet-1k")
     assert (images.name, len(images.train)) == ("imagenet-1k", 42)
 

@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from deva_lab.data import cache_folder
-from deva_lab.data.image_set import Encoded, Form, Images, Lazy, decode
+from deva_lab.data.image_set import Images, Lazy, decode
 from deva_lab.data.images import SHAPES, check_images, list_images, load_images
 from deva_lab.errors import MissingExtra, UsageError
 
@@ -203,10 +203,10 @@ def test_decoding_scales_the_shorter_side_and_keeps_the_middle() -> None:
     wide = np.zeros((8, 24, 3), np.uint8)
     wide[:, 8:16] = 200
     for kind in ("PNG", "JPEG"):
-        pixels = decode(Encoded("wide", encoded(wide, kind)), Form(8, "RGB"))
+        pixels = decode(("wide", encoded(wide, kind)), 8, "RGB")
         assert (pixels.float() - 200).abs().max() < 5  # JPEG rounds
     tall = np.concatenate([np.zeros((96, 64, 3), np.uint8), np.full((96, 64, 3), 250, np.uint8)])
-    pixels = decode(Encoded("tall", encoded(tall)), Form(32, "RGB"))
+    pixels = decode(("tall", encoded(tall)), 32, "RGB")
     assert pixels.shape == (3, 32, 32)
     assert not pixels[:, :15].any()
     assert (pixels[:, 17:] == 250).all()
@@ -349,7 +349,7 @@ def test_missing_extra(
 
 def test_data_folder_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DEVA_DATA", raising=False)
-    with pytest.raises(UsageError, match="DEVA_DATA names, which is not set"):
+    with pytest.raises(UsageError, match="in DEVA_DATA, an environment variable that is not set"):
         check_images("cifar10-small")
     monkeypatch.setenv("DEVA_DATA", str(tmp_path))
     with pytest.raises(UsageError, match="tiny-imagenet needs .*tar.xz in DEVA_DATA"):

@@ -132,7 +132,7 @@ def test_an_impossible_vocabulary_is_said_at_once() -> None:
 def test_names_of_the_data_folder_need_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DEVA_DATA", raising=False)
     with pytest.raises(
-        UsageError, match=r"DEVA_DATA .* set it to the folder that holds tinyshakespeare.txt"
+        UsageError, match=r"needs tinyshakespeare.txt in DEVA_DATA, .* set it to the folder"
     ):
         check_corpus("shakespeare", 4096)
     monkeypatch.setenv("DEVA_DATA", str(tmp_path))

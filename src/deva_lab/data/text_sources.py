@@ -22,7 +22,7 @@ from typing import IO, Any, cast
 
 from ..errors import UsageError, require, unknown
 from ..files import file_digests, hasher, replacing
-from . import Report, in_data_folder
+from . import Report, fetching, in_data_folder
 
 IN_DATA_FOLDER = {
     "fineweb-sample": "fineweb_2800docs.jsonl.xz",
@@ -54,7 +54,7 @@ class Texts:
     Attributes:
         files: in the order in which they are read. Where there are several, each plain text is
             one document; a single one is cut into documents at paragraph borders.
-        remedy: what to do about a file that is damaged, if there is something to be said.
+        remedy: added to what is said of a file that is damaged.
     """
 
     files: tuple[Path, ...]
@@ -104,7 +104,7 @@ def find_texts(name: str, cache: Path, report: Report) -> Texts:
             documents = _streamed(ON_HUB[head], count)
             file.writelines(json.dumps({"text": text}) + "\n" for text in documents)
     # gzip has a checksum of its own: what is damaged is refused before it is tokenised.
-    return Texts((path,), remedy="remove it, and it is fetched again")
+    return Texts((path,), remedy="; remove it, and it is fetched again")
 
 
 def _hub_documents(name: str) -> int:
@@ -117,17 +117,10 @@ def _hub_documents(name: str) -> int:
 def _streamed(repository: str, count: int) -> Iterator[str]:
     import datasets  # type: ignore[import-untyped]
 
-    try:
-        rows = datasets.load_dataset(
-            repository, name=HUB_CONFIGURATION, split="train", streaming=True
-        )
+    remedy = "without a network, give the path of a .jsonl, .parquet or .bin file instead"
+    with fetching(repository, remedy):
+        rows = datasets.load_dataset(repository, HUB_CONFIGURATION, split="train", streaming=True)
         yield from (row["text"] for row in islice(rows, count))
-    # The library lets through whatever its transport raises, of several packages.
-    except Exception as error:
-        raise UsageError(
-            f"{repository} cannot be fetched ({type(error).__name__}: {error}); "
-            "without a network, give the path of a .jsonl, .parquet or .bin file instead"
-        ) from error
 
 
 def _local_files(name: str) -> tuple[Path, ...]:
@@ -182,16 +175,15 @@ def format_of(name: str) -> tuple[str, str]:
 
 def _read_file(path: Path, *, cut: bool, remedy: str) -> Iterator[str]:
     """The documents of one file that are not blank, as text that UTF-8 can hold."""
-    hint = f"; {remedy}" if remedy else ""
     try:
         with path.open("rb") as file:
             for text in _read_stream(file, path.name, cut=cut):
                 if text.strip():
                     yield text.encode("utf-8", "replace").decode("utf-8")
     except UsageError as error:
-        raise UsageError(f"{path}: {error}{hint}") from error
+        raise UsageError(f"{path}: {error}{remedy}") from error
     except _damages() as error:
-        raise UsageError(f"{path} is damaged or not what its name says: {error}{hint}") from error
+        raise UsageError(f"{path} is damaged or not what its name says: {error}{remedy}") from error
 
 
 def _damages() -> tuple[type[Exception], ...]:
@@ -204,9 +196,13 @@ def _damages() -> tuple[type[Exception], ...]:
 def _read_stream(stream: IO[bytes], name: str, *, cut: bool) -> Iterator[str]:
     kind, compression = format_of(name)
     plain = _decompressed(stream, compression)
-    if kind in TEXT:
-        return _read_text(plain, cut=cut)
-    return {".jsonl": _read_jsonl, ".parquet": _read_parquet, ".tar": _read_tar}[kind](plain)
+    if kind not in TEXT:
+        yield from {".jsonl": _read_jsonl, ".parquet": _read_parquet, ".tar": _read_tar}[kind](
+            plain
+        )
+        return
+    with io.TextIOWrapper(plain, encoding="utf-8-sig", errors="replace", newline="") as text:
+        yield from cut_documents(text) if cut else (text.read(),)
 
 
 def _decompressed(stream: Any, compression: str) -> Any:
@@ -219,11 +215,6 @@ def _decompressed(stream: Any, compression: str) -> Any:
     if compression == ".xz":
         return lzma.open(stream)
     return gzip.open(stream) if compression == ".gz" else stream
-
-
-def _read_text(stream: IO[bytes], *, cut: bool) -> Iterator[str]:
-    with io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace", newline="") as text:
-        yield from cut_documents(text) if cut else (text.read(),)
 
 
 def cut_documents(lines: Iterable[str]) -> Iterator[str]:
