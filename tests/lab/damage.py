@@ -272,7 +272,7 @@ def fetched(folder: Path) -> Kind:
     """Documents of the hub, which are kept in a file with the checksum of gzip."""
     path = folder / f"fineweb-{HUB_CONFIGURATION}-40.jsonl.gz"
     path.write_bytes(gzip.compress(_texts(folder).read_bytes()))
-    return _equal([path], lambda: list(find_texts("fineweb:40", folder, silent)))
+    return _equal([path], lambda: list(find_texts("fineweb:40")(folder, silent)))
 
 
 def images(folder: Path) -> Kind:

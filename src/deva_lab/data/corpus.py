@@ -22,7 +22,7 @@ import numpy.typing as npt
 from ..errors import UsageError
 from ..files import file_digest, file_digests, number_of, read_record, replacing, write_record
 from . import SHARD_TOKENS, Report, cache_folder, silent, was_damaged
-from .text_sources import NAMES, Texts, check_texts, find_texts
+from .text_sources import NAMES, Texts, find_texts
 from .tokenizers import (
     GPT2,
     GPT2_VOCABULARY,
@@ -104,7 +104,7 @@ def load_corpus(
     if (shards := check_corpus(name, vocabulary)) is not None:
         return read_shards(name, shards, cache)
     vocabulary, folder = parse_vocabulary(vocabulary), cache_folder(cache)
-    texts = find_texts(name, folder, report)
+    texts = find_texts(name)(folder, report)
     content = "\n".join((str(FORMAT), texts.fingerprint(folder), str(vocabulary)))
     key = hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
     place = folder / f"{_plain(name)}-{vocabulary}-{key}"
@@ -133,7 +133,7 @@ def check_corpus(name: str, vocabulary: int | str) -> ShardFiles | None:
     shards = None if name in NAMES else find_shards(name)
     if shards is None:
         parse_vocabulary(vocabulary)
-        check_texts(name)
+        find_texts(name)
     else:
         _map_all(shards)
     return shards

@@ -14,7 +14,7 @@ import sysconfig
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path, PurePath
@@ -40,9 +40,6 @@ SKIPPED_FOLDERS = {"test", "tests", "idle_test", "site-packages", "dist-packages
 SKIPPED_PREFIX = "_sysconfigdata"
 
 DOCUMENT_CHARACTERS = 10_000  # a plain text is cut at the first paragraph's end after so many
-TEXT = (".txt", ".md", ".rst", ".tex", ".py")
-FORMATS = (*TEXT, ".jsonl", ".parquet", ".tar")
-COMPRESSIONS = (".xz", ".gz", ".zst")
 
 # By name or by path -------------------------------------------------------------------------------
 
@@ -72,13 +69,23 @@ class Texts:
         return total.hexdigest()
 
 
-def check_texts(name: str) -> None:
-    """Raise UsageError for an unknown name, a file or an extra that is missing; fetch nothing."""
-    if name.partition(":")[0] in ON_HUB:
-        _hub_documents(name)
+def find_texts(name: str) -> Callable[[Path, Report], Texts]:
+    """What reads the texts of a name or path; those of the hub it fetches into a cache, once.
+
+    Raises:
+        UsageError: At once, for an unknown name, a file or an extra that is missing.
+    """
+    head, colon, count = name.partition(":")
+    if head in ON_HUB:
+        if colon and (not count.isdecimal() or int(count) < 2):
+            raise UsageError(
+                f"{name}: behind the colon stands how many documents to fetch, at least 2"
+            )
         require("datasets")
-        return
-    for path in _local_files(name):
+        number = int(count) if colon else HUB_DOCUMENTS
+        return lambda cache, report: _fetched(head, number, cache, report)
+    files = _local_files(name)
+    for path in files:
         kind, compression = format_of(path.name)
         if not kind:
             raise UsageError(
@@ -89,38 +96,27 @@ def check_texts(name: str) -> None:
             require("pyarrow")
         if compression == ".zst":
             require("zstandard")
+    return lambda cache, report: Texts(files)
 
 
-def find_texts(name: str, cache: Path, report: Report) -> Texts:
-    """The texts of a name or path; those of the hub are fetched into the cache, once."""
-    head = name.partition(":")[0]
-    if head not in ON_HUB:
-        return Texts(_local_files(name))
-    count = _hub_documents(name)
-    path = cache / f"{head}-{HUB_CONFIGURATION}-{count}.jsonl.gz"
+def _fetched(name: str, count: int, cache: Path, report: Report) -> Texts:
+    """So many documents of the hub, which are fetched unless they are in the cache."""
+    path = cache / f"{name}-{HUB_CONFIGURATION}-{count}.jsonl.gz"
     if not path.exists():
-        report(f"fetching {count:,} documents of {ON_HUB[head]}")
-        with replacing(path) as partial, gzip.open(partial, "wt", encoding="utf-8") as file:
-            documents = _streamed(ON_HUB[head], count)
-            file.writelines(json.dumps({"text": text}) + "\n" for text in documents)
+        import datasets  # type: ignore[import-untyped]
+
+        report(f"fetching {count:,} documents of {ON_HUB[name]}")
+        remedy = "without a network, give the path of a .jsonl, .parquet or .bin file instead"
+        with (
+            fetching(ON_HUB[name], remedy),
+            replacing(path) as partial,
+            gzip.open(partial, "wt", encoding="utf-8") as file,
+        ):
+            where = {"path": ON_HUB[name], "name": HUB_CONFIGURATION, "split": "train"}
+            for row in islice(datasets.load_dataset(**where, streaming=True), count):
+                file.write(json.dumps({"text": row["text"]}) + "\n")
     # gzip has a checksum of its own: what is damaged is refused before it is tokenised.
     return Texts((path,), remedy="; remove it, and it is fetched again")
-
-
-def _hub_documents(name: str) -> int:
-    _, colon, count = name.partition(":")
-    if colon and (not count.isdecimal() or int(count) < 2):
-        raise UsageError(f"{name}: behind the colon stands how many documents to fetch, at least 2")
-    return int(count) if colon else HUB_DOCUMENTS
-
-
-def _streamed(repository: str, count: int) -> Iterator[str]:
-    import datasets  # type: ignore[import-untyped]
-
-    remedy = "without a network, give the path of a .jsonl, .parquet or .bin file instead"
-    with fetching(repository, remedy):
-        rows = datasets.load_dataset(repository, HUB_CONFIGURATION, split="train", streaming=True)
-        yield from (row["text"] for row in islice(rows, count))
 
 
 def _local_files(name: str) -> tuple[Path, ...]:
@@ -195,26 +191,12 @@ def _damages() -> tuple[type[Exception], ...]:
 
 def _read_stream(stream: IO[bytes], name: str, *, cut: bool) -> Iterator[str]:
     kind, compression = format_of(name)
-    plain = _decompressed(stream, compression)
-    if kind not in TEXT:
-        yield from {".jsonl": _read_jsonl, ".parquet": _read_parquet, ".tar": _read_tar}[kind](
-            plain
-        )
+    plain = COMPRESSIONS[compression](stream) if compression else stream
+    if kind in READERS:
+        yield from READERS[kind](plain)
         return
     with io.TextIOWrapper(plain, encoding="utf-8-sig", errors="replace", newline="") as text:
         yield from cut_documents(text) if cut else (text.read(),)
-
-
-def _decompressed(stream: Any, compression: str) -> Any:
-    """The stream that is inside; fsspec's reader of .zst would end with the first frame."""
-    if compression == ".zst":
-        import zstandard
-
-        reader = zstandard.ZstdDecompressor().stream_reader(stream, read_across_frames=True)
-        return io.BufferedReader(cast("io.RawIOBase", reader))
-    if compression == ".xz":
-        return lzma.open(stream)
-    return gzip.open(stream) if compression == ".gz" else stream
 
 
 def cut_documents(lines: Iterable[str]) -> Iterator[str]:
@@ -252,15 +234,14 @@ def _read_parquet(stream: IO[bytes]) -> Iterator[str]:
     require("pyarrow")
     from pyarrow import parquet  # type: ignore[import-untyped]
 
-    with tempfile.TemporaryFile() as copy:
-        if not isinstance(getattr(stream, "raw", None), io.FileIO):
-            shutil.copyfileobj(stream, copy)  # parquet is read from its end, a stream cannot be
-        table = parquet.ParquetFile(copy if copy.tell() else stream)
-        if "text" not in table.schema_arrow.names:
-            found = ", ".join(table.schema_arrow.names)
-            raise UsageError(f'there is no column "text", only {found}')
-        for batch in table.iter_batches(batch_size=256, columns=["text"]):
-            yield from (text for text in batch.column(0).to_pylist() if text is not None)
+    # Parquet is read from its end, which is far for what is inside of a compressed file.
+    is_file = isinstance(getattr(stream, "raw", None), io.FileIO)
+    table = parquet.ParquetFile(stream if is_file else io.BytesIO(stream.read()))
+    if "text" not in table.schema_arrow.names:
+        found = ", ".join(table.schema_arrow.names)
+        raise UsageError(f'there is no column "text", only {found}')
+    for batch in table.iter_batches(batch_size=256, columns=["text"]):
+        yield from (text for text in batch.column(0).to_pylist() if text is not None)
 
 
 def _read_tar(stream: IO[bytes]) -> Iterator[str]:
@@ -272,3 +253,24 @@ def _read_tar(stream: IO[bytes]) -> Iterator[str]:
                     shutil.copyfileobj(content, copy)  # in a member one cannot go back and forth
                     copy.seek(0)
                     yield from _read_stream(copy, member.name, cut=False)
+
+
+def _open_zst(stream: IO[bytes]) -> Any:
+    """The stream that is inside, of all frames; fsspec's reader would end with the first."""
+    import zstandard
+
+    reader = zstandard.ZstdDecompressor().stream_reader(stream, read_across_frames=True)
+    return io.BufferedReader(cast("io.RawIOBase", reader))
+
+
+READERS: Mapping[str, Callable[[IO[bytes]], Iterator[str]]] = {
+    ".jsonl": _read_jsonl,
+    ".parquet": _read_parquet,
+    ".tar": _read_tar,
+}
+FORMATS = (".txt", ".md", ".rst", ".tex", ".py", *READERS)
+COMPRESSIONS: Mapping[str, Callable[[Any], Any]] = {
+    ".xz": lzma.open,
+    ".gz": gzip.open,
+    ".zst": _open_zst,
+}
