@@ -12,18 +12,13 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from .data import Report
-from .data.corpus import Corpus, Tokens, check_corpus, load_corpus
+from .data.corpus import Corpus, Tokens, load_corpus
 from .errors import UsageError
 from .models.gpt import GPT, SIZES
 from .run.ranks import ALONE, Ranks
 from .run.settings import RunSettings
 
 CHUNK_TOKENS: Final = 16_384  # of an evaluation, which go through the model at once
-
-
-def check(data: str, vocabulary: int | str) -> None:
-    """Raises UsageError if there is no such text, or its vocabulary cannot be had."""
-    check_corpus(data, vocabulary)
 
 
 class TextTask:

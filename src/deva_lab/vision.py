@@ -12,11 +12,12 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn.functional import cross_entropy, pad
 
-from .data import Report, silent
+from .data import Report
 from .data.image_set import MIXED, Images, evenly, neighbours_mixed
 from .data.images import SHAPES, check_images, load_images
 from .models.images import FAMILIES, VIT_SIZES, Shape
 from .run.ranks import ALONE, Ranks
+from .run.settings import RunSettings
 
 VALIDATION_IMAGES: Final = 10_000  # in an evaluation, at most
 CHUNK: Final = 256  # of which go through the model at once
@@ -37,6 +38,12 @@ class ImageTask:
     def __init__(self, family: str, size: str, images: Images, *, seed: int, batch: int) -> None:
         self.family, self.size, self.images = family, size, images
         self.seed, self.units = seed, batch
+
+    @classmethod
+    def load(cls, settings: RunSettings, report: Report) -> ImageTask:
+        """The task of a run; its images are decoded if they are small."""
+        images = load_images(settings.data, report=report)
+        return cls(settings.task, settings.size, images, seed=settings.seed, batch=settings.batch)
 
     def model(self) -> nn.Module:
         """The model, initialised from the seed alone."""
@@ -73,17 +80,6 @@ class ImageTask:
                 correct += int((logits.argmax(1) == labels)[:count].sum())
         loss, correct = ranks.total(loss, correct)
         return {"loss": loss / len(index), "accuracy": correct / len(index)}
-
-
-def image_task(
-    family: str, *, size: str, data: str, seed: int, batch: int, report: Report = silent
-) -> ImageTask:
-    """The task of training a model of a family ("resnet", "vit" or "mlp") and size on images.
-
-    Raises:
-        UsageError: If there are no such images.
-    """
-    return ImageTask(family, size, load_images(data, report=report), seed=seed, batch=batch)
 
 
 def check_image_task(family: str, size: str, data: str) -> None:

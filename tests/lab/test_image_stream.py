@@ -12,7 +12,7 @@ from PIL import Image
 from deva_lab.data import image_set
 from deva_lab.data.images import check_images, load_images
 from deva_lab.errors import UsageError
-from deva_lab.vision import image_task, order
+from deva_lab.vision import ImageTask, order
 
 pyarrow = pytest.importorskip("pyarrow")
 dataset = pytest.importorskip("pyarrow.dataset")
@@ -86,18 +86,22 @@ def test_a_run_that_goes_on_sees_the_same_and_fetches_little(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("deva_lab.vision.MIXED", 6)
-    task = image_task("vit", size="vit-s16", data=str(folder), seed=3, batch=4)
+
+    def task_of(seed: int) -> ImageTask:
+        return ImageTask("vit", "vit-s16", load_images(str(folder)), seed=seed, batch=4)
+
+    task = task_of(3)
     through = [task.batch(step) for step in range(21)]  # two epochs
     seen = torch.cat([labels for _, labels in through])
     assert seen[:42].bincount().tolist() == seen[42:].bincount().tolist() == [6] * 7
-    again = image_task("vit", size="vit-s16", data=str(folder), seed=3, batch=4)
+    again = task_of(3)
     images, labels = again.batch(13)
     assert torch.equal(images, through[13][0])
     assert torch.equal(labels, through[13][1])
     rows = order(42, seed=3, batch=4, step=13, groups=again.images.groups)
     group = torch.arange(11).repeat_interleave(torch.tensor(again.images.groups))
     assert len(group[rows].unique()) <= 4 < len(again.images.groups)
-    other = image_task("vit", size="vit-s16", data=str(folder), seed=4, batch=4)
+    other = task_of(4)
     assert not torch.equal(other.batch(13)[0], images)
 
 

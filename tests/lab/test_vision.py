@@ -16,7 +16,6 @@ from deva_lab.vision import (
     ImageTask,
     centre_views,
     check_image_task,
-    image_task,
     normalised,
     order,
     random_views,
@@ -34,6 +33,10 @@ def numbered(count: int = 23, *, side: int = 6, flip: bool = True) -> Images:
 
 def task_on(images: Images, *, seed: int = 0, batch: int) -> ImageTask:
     return ImageTask("mlp", "tiny", images, seed=seed, batch=batch)
+
+
+def digits(family: str, size: str, *, seed: int = 0, batch: int) -> ImageTask:
+    return ImageTask(family, size, load_images("digits"), seed=seed, batch=batch)
 
 
 def pixels_of(task: ImageTask, views: Tensor) -> Tensor:
@@ -66,10 +69,7 @@ def test_order_depends_on_the_seed_and_on_nothing_else() -> None:
 
 
 def test_batch_is_a_function_of_seed_and_step() -> None:
-    def task(seed: int) -> ImageTask:
-        return image_task("mlp", size="tiny", data="digits", seed=seed, batch=16)
-
-    one, same, other = task(3), task(3), task(4)
+    one, same, other = (digits("mlp", "tiny", seed=seed, batch=16) for seed in (3, 3, 4))
     torch.manual_seed(5)
     state = torch.get_rng_state()
     images, labels = one.batch(40)
@@ -152,7 +152,7 @@ def test_centre_views_and_normalised() -> None:
 def test_validation_in_chunks_is_that_of_all_images_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    task = image_task("resnet", size="tiny", data="digits", seed=0, batch=32)
+    task = digits("resnet", "tiny", batch=32)
     model = task.model()
     task.loss(model, task.batch(0))  # moves the running statistics
     images = task.images
@@ -171,7 +171,7 @@ def test_validation_in_chunks_is_that_of_all_images_at_once(
 
 
 def test_validation_leaves_the_model_as_it_was() -> None:
-    task = image_task("resnet", size="tiny", data="digits", seed=0, batch=32)
+    task = digits("resnet", "tiny", batch=32)
     model = task.model()
     model.get_submodule("norm").eval()  # as someone who freezes a norm does
     modes = [module.training for module in model.modules()]
@@ -195,7 +195,7 @@ def test_validation_of_many_images_takes_some_of_all_classes(
 
 
 def test_bfloat16_model() -> None:
-    task = image_task("vit", size="tiny", data="digits", seed=0, batch=8)
+    task = digits("vit", "tiny", batch=8)
     model = task.model().bfloat16()
     loss = task.loss(model, task.batch(0))
     assert loss.dtype == torch.float32
@@ -216,7 +216,7 @@ def test_bfloat16_model() -> None:
     ],
 )
 def test_training_learns_to_read_digits(family: str, size: str, lr: float, steps: int) -> None:
-    task = image_task(family, size=size, data="digits", seed=0, batch=64)
+    task = digits(family, size, batch=64)
     model = task.model()
     before = task.validate(model)
     optimizer = DeVA(model, lr=lr)

@@ -315,11 +315,7 @@ def check_digests(files: ShardFiles, cache: Path | None = None) -> None:
 
 
 def _note(folder: Path) -> dict[str, Any]:
-    """What is noted beside shards, if anything is.
-
-    Raises:
-        UsageError: If it is damaged.
-    """
+    """What is noted beside shards, if anything is; a UsageError if it is damaged."""
     path = folder / NOTE
     if not path.is_file():
         return {}

@@ -84,12 +84,9 @@ def _loader(name: str) -> Callable[[Path | None, Report], Images]:
         return lambda cache, report: parquet_images(path.name, [str(path)], report)
     if files := _cifar_files(path):
         return lambda cache, report: _cifar(path.name, *map(_records, files))
-    inside = [file.relative_to(path).as_posix() for file in path.rglob("*")]
-    if not any(map(_is_image, inside)):
+    if not any(map(_is_image, path.rglob("*"))):
         raise UsageError(f"there is no image in the folder {path}")
-    return lambda cache, report: _images_among(
-        path.name, inside, lambda file: (path / file).read_bytes(), report
-    )
+    return lambda cache, report: _folder_images(path, report)
 
 
 def _path_of(name: str) -> Path:
@@ -148,11 +145,7 @@ def _digits() -> Images:
 
 
 def _cifar_files(folder: Path) -> tuple[list[Path], list[Path]] | None:
-    """The files of CIFAR-10's binary format in a folder, for training and validation, if any.
-
-    Raises:
-        UsageError: If there are files for training only, or one is cut off.
-    """
+    """The files of CIFAR-10's binary format in a folder, for training and validation, if any."""
     train, test = sorted(folder.glob("data_batch_*.bin")), folder / TEST_FILE
     if not train:
         return None
@@ -281,6 +274,11 @@ def _images_among(
     annotations = read(ANNOTATIONS).decode() if ANNOTATIONS in files else ""
     classes, *sides = list_images(filter(_is_image, files), annotations)
     return images_in_files(name, [encoded(side) for side in sides], len(classes), report)
+
+
+def _folder_images(folder: Path, report: Report) -> Images:
+    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
+    return _images_among(folder.name, files, lambda file: (folder / file).read_bytes(), report)
 
 
 def _archive_images(path: Path, name: str, cache: Path | None, report: Report) -> Images:
