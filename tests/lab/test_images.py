@@ -12,7 +12,6 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from deva_lab.data import cache_folder
 from deva_lab.data.image_set import Images, Lazy, decode
 from deva_lab.data.images import SHAPES, check_images, list_images, load_images
 from deva_lab.errors import MissingExtra, UsageError
@@ -270,16 +269,6 @@ def test_archive_errors(tmp_path: Path) -> None:
         check_images(str(tmp_path / "x.zip"))
 
 
-def test_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("DEVA_CACHE", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert cache_folder(None) == tmp_path / "xdg/deva"
-    monkeypatch.setenv("DEVA_CACHE", str(tmp_path / "own"))
-    assert cache_folder(None) == tmp_path / "own"
-    assert cache_folder(tmp_path / "given") == tmp_path / "given"
-    assert (tmp_path / "given").is_dir()
-
-
 # --- The hub -------------------------------------------------------------------------------------
 
 
@@ -355,7 +344,7 @@ def test_data_folder_that_is_not_there(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(UsageError, match="tiny-imagenet needs .*tar.xz in DEVA_DATA"):
         check_images("tiny-imagenet")
     (tmp_path / "cifar10-small").mkdir()
-    with pytest.raises(UsageError, match="needs the file train10000.webp"):
+    with pytest.raises(UsageError, match="needs cifar10-small/train10000.webp in DEVA_DATA"):
         check_images("cifar10-small")
 
 

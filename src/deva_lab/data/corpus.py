@@ -116,11 +116,11 @@ def load_corpus(
         tokenizer = load_tokenizer(vocabulary, _side(texts, split, "train"), bpe, report)
         report(f"tokenising into {place}{was_damaged(place)}")
         with replacing(place, is_whole=lambda p: _cached(name, p) is not None) as partial:
-            shards = {
+            sides = {
                 f"{side}.bin": _encoded(_side(texts, split, side), tokenizer)
                 for side in ("train", "validation")
             }
-            write_shards(partial, shards.items(), tokenizer.vocabulary)
+            write_shards(partial, sides.items(), tokenizer.vocabulary)
     raise UsageError(f"the cache {place} does not hold what is written to it: check the disk")
 
 
@@ -130,13 +130,12 @@ def check_corpus(name: str, vocabulary: int | str) -> ShardFiles | None:
     Raises:
         UsageError: At once, for an unknown name, a missing file or a missing extra.
     """
-    shards = None if name in NAMES else find_shards(name)
-    if shards is None:
-        parse_vocabulary(vocabulary)
-        find_texts(name)
-    else:
+    if name not in NAMES and (shards := find_shards(name)) is not None:
         _map_all(shards)
-    return shards
+        return shards
+    parse_vocabulary(vocabulary)
+    find_texts(name)
+    return None
 
 
 def _plain(name: str) -> str:

@@ -292,8 +292,8 @@ class Store:
         wanted = sorted(set(numbers))
         with ThreadPoolExecutor(CONNECTIONS) as pool:
             groups = dict(zip(wanted, pool.map(self.read, wanted), strict=True))
-        rows = zip(index.tolist(), numbers, strict=True)
-        return [groups[number][row - int(self.ends[number])] for row, number in rows]  # from behind
+        from_end = (index - self.ends[numbers]).tolist()  # of its group: -1 is its last row
+        return [groups[n][place] for n, place in zip(numbers, from_end, strict=True)]
 
     def _read(self, number: int) -> list[tuple[File, int]]:
         group = self.groups[number]
@@ -308,11 +308,8 @@ def neighbours_mixed(sizes: Tensor, mixed: int, generator: torch.Generator) -> T
 
     No row is moved by more than `mixed` places, so a batch has rows of few groups.
     """
-    starts, count = sizes.cumsum(0) - sizes, int(sizes.sum())
-    chosen = torch.randperm(len(sizes), generator=generator)
-    ends = sizes[chosen].cumsum(0)
-    # the first row of its group, less the place at which the group begins, for every place
-    shift = (starts[chosen] - ends + sizes[chosen]).repeat_interleave(sizes[chosen])
-    rows = torch.arange(count) + shift
-    moved = torch.arange(count) + mixed * torch.rand(count, generator=generator, dtype=torch.double)
-    return rows[moved.argsort()]
+    places = torch.arange(int(sizes.sum()))
+    groups = places.split(sizes.tolist())
+    rows = torch.cat([groups[i] for i in torch.randperm(len(groups), generator=generator).tolist()])
+    moved = mixed * torch.rand(len(places), generator=generator, dtype=torch.double)
+    return rows[(places + moved).argsort()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tarfile
 from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import product
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, NamedTuple
 
@@ -69,7 +70,8 @@ def _loader(name: str) -> Callable[[Path | None, Report], Images]:
         return lambda cache, report: _hub_images(name, report)
     path = _path_of(name)
     if name == "cifar10-small":
-        _check_tiles(path)
+        for stem, suffix in product(TILES, (".webp", ".labels.u8")):
+            in_data_folder(name, f"{name}/{stem}{suffix}")
         return lambda cache, report: _cifar(name, *(_tiles(path, stem) for stem in TILES))
     if path.is_file():
         if not path.name.lower().endswith(ARCHIVES):
@@ -167,13 +169,6 @@ def _records(files: list[Path]) -> tuple[Tensor, Tensor]:
             f"{files[0].parent}: labels must be below {CIFAR.classes}, got {int(labels.max())}"
         )
     return planes.reshape(-1, 3, CIFAR.side, CIFAR.side), labels.flatten().long()
-
-
-def _check_tiles(folder: Path) -> None:
-    """Raises UsageError for a file that a folder of tiled images lacks."""
-    for name in (f"{stem}{suffix}" for stem in TILES for suffix in (".webp", ".labels.u8")):
-        if not (folder / name).is_file():
-            raise UsageError(f"cifar10-small needs the file {name} in {folder}")
 
 
 def _tiles(folder: Path, stem: str) -> tuple[Tensor, Tensor]:
