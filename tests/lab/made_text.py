@@ -32,5 +32,5 @@ def settings_of(optimizer: str, **changes: object) -> RunSettings:
 def task_of(settings: RunSettings, kind: type[TextTask] = TextTask) -> TextTask:
     """The task; three windows of validation, so that the last of four ranks has none."""
     held_out = 3 * (CONTEXT + 1)
-    corpus = Corpus("made", 64, TOKENS[:-held_out], TOKENS[-held_out:])
+    corpus = Corpus(64, TOKENS[:-held_out], TOKENS[-held_out:])
     return kind(corpus, "tiny", seed=settings.seed, batch=settings.batch)

@@ -77,7 +77,7 @@ def test_mean_and_deviation_are_those_of_the_training_images() -> None:
     train[:, 2] = 7  # a constant channel
     rest = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
     labels = torch.zeros(300, dtype=torch.long)
-    images = Images("x", train, labels, rest, labels[:2], classes=1, side=4)
+    images = Images(train, labels, rest, labels[:2], classes=1, side=4)
     channels = train.float().transpose(0, 1).flatten(1)
     torch.testing.assert_close(images.mean, channels.mean(1))
     torch.testing.assert_close(images.std[:2], channels.std(1, correction=0)[:2])
@@ -296,7 +296,7 @@ def test_a_small_set_of_the_hub_is_fetched_whole(
     assert torch.equal(images.train, torch.stack([planes(p) for p in pictures]))
     assert images.train_labels.tolist() == [0, 1, 2, 3, 4, 0, 1]
     assert len(images.validation) == 2
-    assert (images.name, images.classes, images.side, images.padding) == ("cifar10", 5, 32, 4)
+    assert (images.classes, images.side, images.padding) == (5, 32, 4)
 
 
 def test_hub_without_a_network_is_said_in_words(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ def numbered(count: int = 23, *, side: int = 6, flip: bool = True) -> Images:
     number = torch.arange(count)
     pixels = (number + 1).to(torch.uint8).view(-1, 1, 1, 1).expand(count, 2, side, side)
     some = (pixels, number)
-    return Images("numbered", *some, *some, classes=count, side=side, padding=2, flip=flip)
+    return Images(*some, *some, classes=count, side=side, padding=2, flip=flip)
 
 
 def task_on(images: Images, *, seed: int = 0, batch: int) -> ImageTask:

@@ -74,7 +74,6 @@ Tokens: TypeAlias = npt.NDArray[Any] | Concatenated
 class Corpus:
     """A text in tokens; every document stands behind an end-of-text token."""
 
-    name: str  # what the user called it
     vocabulary: int  # the number of token ids
     train: Tokens  # memory-mapped
     validation: Tokens  # of the documents held out
@@ -102,20 +101,20 @@ def load_corpus(
         UsageError: if there is no such text, it cannot be read, or it is too short to be split.
     """
     if (shards := check_corpus(name, vocabulary)) is not None:
-        return read_shards(name, shards, cache)
+        return read_shards(shards, cache)
     vocabulary, folder = parse_vocabulary(vocabulary), cache_folder(cache)
     texts = find_texts(name)(folder, report)
     content = "\n".join((str(FORMAT), texts.fingerprint(folder), str(vocabulary)))
     key = hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
     place = folder / f"{_plain(name)}-{vocabulary}-{key}"
     for _ in range(ATTEMPTS):
-        if (corpus := _cached(name, place)) is not None:
+        if (corpus := _cached(place)) is not None:
             return corpus
         split = find_split(texts)
         bpe = folder / f"bpe-{vocabulary}-{key}.json"
         tokenizer = load_tokenizer(vocabulary, _side(texts, split, "train"), bpe, report)
         report(f"tokenising into {place}{was_damaged(place)}")
-        with replacing(place, is_whole=lambda p: _cached(name, p) is not None) as partial:
+        with replacing(place, is_whole=lambda path: _cached(path) is not None) as partial:
             sides = {
                 f"{side}.bin": _encoded(_side(texts, split, side), tokenizer)
                 for side in ("train", "validation")
@@ -185,11 +184,11 @@ def _encoded(documents: Iterable[str], tokenizer: Tokenizer) -> Iterator[Ids]:
             yield ids
 
 
-def _cached(name: str, place: Path) -> Corpus | None:
+def _cached(place: Path) -> Corpus | None:
     """The corpus that a folder of the cache holds, or None if it is not there or not whole."""
     try:
         shards = find_shards(str(place)) if (place / NOTE).is_file() else None
-        return None if shards is None else read_shards(name, shards, place.parent)
+        return None if shards is None else read_shards(shards, place.parent)
     except (UsageError, OSError):
         return None
 
@@ -281,7 +280,7 @@ def _is_validation(path: Path) -> bool:
     return sides[-1:] == ["val"]
 
 
-def read_shards(name: str, files: ShardFiles, cache: Path | None = None) -> Corpus:
+def read_shards(files: ShardFiles, cache: Path | None = None) -> Corpus:
     """The corpus of shards: in the vocabulary that is noted beside them, else in GPT-2's.
 
     Raises:
@@ -290,7 +289,7 @@ def read_shards(name: str, files: ShardFiles, cache: Path | None = None) -> Corp
     check_digests(files, cache)
     vocabulary, sides = _map_all(files)
     train, validation = (side[0] if len(side) == 1 else Concatenated(side) for side in sides)
-    return Corpus(name, vocabulary, train, validation)
+    return Corpus(vocabulary, train, validation)
 
 
 def _map_all(files: ShardFiles) -> tuple[int, list[list[npt.NDArray[Any]]]]:

@@ -61,7 +61,6 @@ class Images:
     Mean and deviation are those of the training images, or of a sample where these are lazy.
     """
 
-    name: str
     train: Rows  # uint8 (n, c, h, w), of indices (n,)
     train_labels: Rows  # int64 (n,)
     validation: Rows
@@ -118,7 +117,7 @@ class Files(NamedTuple):
 
 
 def images_in_files(
-    name: str, sides: Sequence[Files], classes: int, report: Report, groups: tuple[int, ...] = ()
+    sides: Sequence[Files], classes: int, report: Report, groups: tuple[int, ...] = ()
 ) -> Images:
     """The images of files for training and for validation, which are all brought to one form.
 
@@ -129,14 +128,14 @@ def images_in_files(
     side = _opened(first, lambda image: min(image.size))
     if side > SMALL_SIDE:
         rows = _decoded_later(train), train.labels, _decoded_later(validation), validation.labels
-        return Images(name, *rows, classes, SHOWN_SIDE, padding=0, groups=groups)
-    report(f"decoding the images of {name}")
+        return Images(*rows, classes, SHOWN_SIDE, padding=0, groups=groups)
+    report("decoding the images")
     every = [torch.arange(len(files.labels)) for files in sides]
     read = [files.read(index) for files, index in zip(sides, every, strict=True)]
     labels = [files.labels[index] for files, index in zip(sides, every, strict=True)]
     grey = all(_opened(file, lambda image: image.mode in ("1", "L")) for file in read[0])
     pixels = [decode_all(files, side, "L" if grey else "RGB") for files in read]
-    return Images(name, pixels[0], labels[0], pixels[1], labels[1], classes, side)
+    return Images(pixels[0], labels[0], pixels[1], labels[1], classes, side)
 
 
 def _decoded_later(files: Files) -> Lazy:
@@ -190,7 +189,7 @@ CONNECTIONS: Final = 16
 VALIDATED: Final = 10_000  # images, about, that validation is made with
 
 
-def parquet_images(name: str, roots: Sequence[str], report: Report) -> Images:
+def parquet_images(roots: Sequence[str], report: Report) -> Images:
     """The images of the first folder or address of fsspec that has both sides in parquet files.
 
     Raises:
@@ -219,8 +218,8 @@ def parquet_images(name: str, roots: Sequence[str], report: Report) -> Images:
     # what a batch is drawn from, and the groups that are begun or not at their end
     drawn_from = 2 * MIXED + 3 * max(map(_rows, groups))
     stores = Store(groups, column, most=drawn_from), Store(tested, column)
-    sizes = stores[0].sizes
-    return images_in_files(name, [store.files for store in stores], classes, report, groups=sizes)
+    files_of = [store.files for store in stores]
+    return images_in_files(files_of, classes, report, groups=stores[0].sizes)
 
 
 def sides_of(paths: Sequence[str]) -> dict[str, list[str]]:

@@ -72,20 +72,19 @@ def _loader(name: str) -> Callable[[Path | None, Report], Images]:
     if name == "cifar10-small":
         for stem, suffix in product(TILES, (".webp", ".labels.u8")):
             in_data_folder(name, f"{name}/{stem}{suffix}")
-        return lambda cache, report: _cifar(name, *(_tiles(path, stem) for stem in TILES))
+        return lambda cache, report: _cifar(*(_tiles(path, stem) for stem in TILES))
     if path.is_file():
         if not path.name.lower().endswith(ARCHIVES):
             raise UsageError(
                 f"{path} is no folder of images and no archive ({', '.join(ARCHIVES)}) of them"
             )
-        label = name if name in IN_DATA_FOLDER else path.name
-        return lambda cache, report: _archive_images(path, label, cache, report)
+        return lambda cache, report: _archive_images(path, cache, report)
     if any(path.rglob("*.parquet")):
         require("pyarrow")
         require("fsspec")
-        return lambda cache, report: parquet_images(path.name, [str(path)], report)
+        return lambda cache, report: parquet_images([str(path)], report)
     if files := _cifar_files(path):
-        return lambda cache, report: _cifar(path.name, *map(_records, files))
+        return lambda cache, report: _cifar(*map(_records, files))
     if not any(map(_is_image, path.rglob("*"))):
         raise UsageError(f"there is no image in the folder {path}")
     return lambda cache, report: _folder_images(path, report)
@@ -115,7 +114,7 @@ def _hub_images(name: str, report: Report) -> Images:
             report(f"fetching {repository}, unless it is here already")
             patterns = "*.parquet"
             roots = [snapshot_download(repository, repo_type="dataset", allow_patterns=patterns)]
-        return parquet_images(name, roots, report)
+        return parquet_images(roots, report)
 
 
 # Digits and CIFAR-10 ------------------------------------------------------------------------------
@@ -143,7 +142,7 @@ def _digits() -> Images:
     for label in range(10):
         held[order[labels[order] == label][::DIGITS_HELD_OUT]] = True
     train, validation = ((pixels[side], labels[side]) for side in (~held, held))
-    return Images("digits", *train, *validation, classes=10, side=8, padding=1, flip=False)
+    return Images(*train, *validation, classes=10, side=8, padding=1, flip=False)
 
 
 def _cifar_files(folder: Path) -> tuple[list[Path], list[Path]] | None:
@@ -184,8 +183,8 @@ def _tiles(folder: Path, stem: str) -> tuple[Tensor, Tensor]:
     return pixels, labels
 
 
-def _cifar(name: str, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> Images:
-    return Images(name, *train, *test, CIFAR.classes, CIFAR.side)
+def _cifar(train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> Images:
+    return Images(*train, *test, CIFAR.classes, CIFAR.side)
 
 
 # A folder a class, inside train/ and val/ or cut by a hash ----------------------------------------
@@ -254,9 +253,7 @@ def _is_image(path: str | Path) -> bool:
     return str(path).lower().endswith(SUFFIXES)
 
 
-def _images_among(
-    name: str, files: Collection[str], read: Callable[[str], bytes], report: Report
-) -> Images:
+def _images_among(files: Collection[str], read: Callable[[str], bytes], report: Report) -> Images:
     """The images among files, which have a folder a class; `read` gives the bytes of a path."""
 
     def encoded(items: list[Item]) -> Files:
@@ -268,15 +265,15 @@ def _images_among(
 
     annotations = read(ANNOTATIONS).decode() if ANNOTATIONS in files else ""
     classes, *sides = list_images(filter(_is_image, files), annotations)
-    return images_in_files(name, [encoded(side) for side in sides], len(classes), report)
+    return images_in_files([encoded(side) for side in sides], len(classes), report)
 
 
 def _folder_images(folder: Path, report: Report) -> Images:
     files = {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
-    return _images_among(folder.name, files, lambda file: (folder / file).read_bytes(), report)
+    return _images_among(files, lambda file: (folder / file).read_bytes(), report)
 
 
-def _archive_images(path: Path, name: str, cache: Path | None, report: Report) -> Images:
+def _archive_images(path: Path, cache: Path | None, report: Report) -> Images:
     """The images of a tar archive, decoded once and kept in the cache by a hash of its content."""
     folder = cache_folder(cache)
     (digest,) = file_digests([path], folder)
@@ -284,7 +281,7 @@ def _archive_images(path: Path, name: str, cache: Path | None, report: Report) -
     if not is_whole(kept):
         report(f"decoding the images of {path}{was_damaged(kept)}")
         files = _unpacked(path)
-        images = _images_among(name, files, files.__getitem__, silent)
+        images = _images_among(files, files.__getitem__, silent)
         if isinstance(images.train, Lazy):
             raise UsageError(
                 f"{path} has images of more than {SMALL_SIDE} pixels a side, which are read from a "
@@ -295,7 +292,7 @@ def _archive_images(path: Path, name: str, cache: Path | None, report: Report) -
             np.savez(partial, **arrays)
     with np.load(kept) as arrays:
         *rows, classes = (torch.from_numpy(arrays[key]) for key in KEPT)
-    return Images(name, *rows, int(classes), rows[0].shape[-1])
+    return Images(*rows, int(classes), rows[0].shape[-1])
 
 
 def _unpacked(path: Path) -> dict[str, bytes]:
