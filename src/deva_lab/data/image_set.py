@@ -308,7 +308,7 @@ def neighbours_mixed(sizes: Tensor, mixed: int, generator: torch.Generator) -> T
     No row is moved by more than `mixed` places, so a batch has rows of few groups.
     """
     places = torch.arange(int(sizes.sum()))
-    groups = places.split(sizes.tolist())
+    groups = torch.split(places, sizes.tolist())
     rows = torch.cat([groups[i] for i in torch.randperm(len(groups), generator=generator).tolist()])
     moved = mixed * torch.rand(len(places), generator=generator, dtype=torch.double)
     return rows[(places + moved).argsort()]

@@ -162,7 +162,7 @@ def _cifar_files(folder: Path) -> tuple[list[Path], list[Path]] | None:
 def _records(files: list[Path]) -> tuple[Tensor, Tensor]:
     """The images and labels of files of records: a label, then the red, green and blue plane."""
     data = torch.cat([torch.from_numpy(np.fromfile(path, np.uint8)) for path in files])
-    labels, planes = data.view(-1, RECORD).split((1, RECORD - 1), dim=1)
+    labels, planes = torch.split(data.view(-1, RECORD), [1, RECORD - 1], dim=1)
     if labels.max() >= CIFAR.classes:
         raise UsageError(
             f"{files[0].parent}: labels must be below {CIFAR.classes}, got {int(labels.max())}"
@@ -291,8 +291,8 @@ def _archive_images(path: Path, cache: Path | None, report: Report) -> Images:
         with sealing(kept) as partial:
             np.savez(partial, **arrays)
     with np.load(kept) as arrays:
-        *rows, classes = (torch.from_numpy(arrays[key]) for key in KEPT)
-    return Images(*rows, int(classes), rows[0].shape[-1])
+        train, labels, held, held_labels, classes = (torch.from_numpy(arrays[key]) for key in KEPT)
+    return Images(train, labels, held, held_labels, int(classes), train.shape[-1])
 
 
 def _unpacked(path: Path) -> dict[str, bytes]:
