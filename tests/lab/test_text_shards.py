@@ -113,6 +113,13 @@ def test_another_header_is_refused(key: dict[str, int], tmp_path: Path) -> None:
         map_shard(path)
 
 
+def test_a_shard_that_ends_within_its_header_is_refused(tmp_path: Path) -> None:
+    for name in ("web_train.bin", "web_val.bin"):
+        (tmp_path / name).write_bytes(bytes(1001))
+    with pytest.raises(UsageError, match="web_train.bin is no token shard"):
+        check_corpus(str(tmp_path), 4096)
+
+
 @pytest.mark.parametrize("change", [-2, -1, 1, 2])
 def test_a_shard_of_another_length_is_refused(change: int, tmp_path: Path) -> None:
     path = tmp_path / "web_train.bin"

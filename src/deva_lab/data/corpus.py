@@ -332,8 +332,7 @@ def map_shard(path: Path, vocabulary: int = GPT2_VOCABULARY) -> npt.NDArray[Any]
     Raises:
         UsageError: if the header is another's, or promises other tokens than there are.
     """
-    with path.open("rb") as file:
-        header = np.frombuffer(file.read(HEADER * 4), dtype="<i4")
+    header = np.fromfile(path, dtype="<i4", count=HEADER)
     if len(header) < HEADER or tuple(header[:2]) != (MAGIC, VERSION):
         raise UsageError(
             f"{path} is no token shard: it must begin with {MAGIC} and version {VERSION}"
