@@ -26,7 +26,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
 import deva_optim
-from deva_lab.data.shards import Windows, held_out
+from deva_lab.language import Windows, held_out
 from deva_lab.models.gpt import GPT, GPTSize
 
 SIZE = GPTSize(layers=2, width=48, head=24, context=64, value_embeddings=1)

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Final
 
 import torch
 from torch import Generator, Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, pad
 
-from .data import Report, silent
-from .data.image_parquet import MIXED, neighbours_mixed
-from .data.image_set import Images, centre_views, evenly, normalised, random_views
-from .data.images import SHAPES, Shape, check_images, load_images
-from .errors import UsageError, unknown
-from .models.images import MLP, MLP_SIZES, RESNET_SIZES, VIT_SIZES, ResNet, ViT
+from .data import Report
+from .data.image_set import MIXED, Images, evenly, neighbours_mixed
+from .data.images import SHAPES, check_images, load_images
+from .models.images import FAMILIES, VIT_SIZES, Shape
 from .run.ranks import ALONE, Ranks
+from .run.settings import RunSettings
 
-SIZES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {"resnet": tuple(RESNET_SIZES), "vit": tuple(VIT_SIZES), "mlp": tuple(MLP_SIZES)}
-)
 VALIDATION_IMAGES: Final = 10_000  # in an evaluation, at most
 CHUNK: Final = 256  # of which go through the model at once
 
@@ -32,7 +27,7 @@ class ImageTask:
     """A model that classifies images.
 
     Args:
-        build: Makes the model for the images.
+        family, size: Of the model, one of `FAMILIES` and of its sizes.
         images: The images.
         seed: What the model's first weights, the order of the images and their crops depend on.
         batch: Images in a batch.
@@ -40,33 +35,32 @@ class ImageTask:
 
     unit = "images"
 
-    def __init__(
-        self, build: Callable[[Images], nn.Module], images: Images, *, seed: int, batch: int
-    ) -> None:
-        if batch < 1:
-            raise UsageError(f"batch must be at least 1, got {batch}")
-        self.build, self.images, self.seed, self.units = build, images, seed, batch
+    def __init__(self, family: str, size: str, images: Images, *, seed: int, batch: int) -> None:
+        self.family, self.size, self.images = family, size, images
+        self.seed, self.units = seed, batch
+
+    @classmethod
+    def load(cls, settings: RunSettings, report: Report) -> ImageTask:
+        """The task of a run; its images are decoded if they are small."""
+        images = load_images(settings.data, report=report)
+        return cls(settings.task, settings.size, images, seed=settings.seed, batch=settings.batch)
 
     def model(self) -> nn.Module:
         """The model, initialised from the seed alone."""
+        x = self.images
         with torch.random.fork_rng():
             torch.manual_seed(self.seed)
-            return self.build(self.images)
+            return build_model(self.family, self.size, Shape(x.side, x.channels, x.classes))
 
     def batch(self, step: int) -> tuple[Tensor, ...]:
         """Images (batch, c, side, side) and labels (batch,), a function of seed and step."""
-        images = self.images
-        index = order(
-            len(images.train), seed=self.seed, batch=self.units, step=step, groups=images.groups
-        )
+        x = self.images
+        index = order(len(x.train), seed=self.seed, batch=self.units, step=step, groups=x.groups)
+        chance = generator(self.seed, "views", step)
         views = random_views(
-            images.train[index],
-            side=images.side,
-            padding=images.padding,
-            flip=images.flip,
-            generator=generator(self.seed, "views", step),
+            x.train[index], side=x.side, padding=x.padding, flip=x.flip, generator=chance
         )
-        return normalised(views, images.mean, images.std), images.train_labels[index]
+        return normalised(views, x), x.train_labels[index]
 
     def loss(self, model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
         """The mean cross-entropy of a batch, in nats an image."""
@@ -80,8 +74,7 @@ class ImageTask:
         loss = correct = 0.0
         with evaluating(model):
             for part, count in map(ranks.rows, torch.split(index, ranks.size * CHUNK)):
-                views = centre_views(images.validation[part], side=images.side)
-                shown = normalised(views, images.mean, images.std)
+                shown = normalised(centre_views(images.validation[part], images.side), images)
                 logits, labels = _logits(model, shown, images.validation_labels[part])
                 loss += float(cross_entropy(logits[:count], labels[:count], reduction="sum"))
                 correct += int((logits.argmax(1) == labels)[:count].sum())
@@ -89,49 +82,39 @@ class ImageTask:
         return {"loss": loss / len(index), "accuracy": correct / len(index)}
 
 
-def image_task(
-    family: str, *, size: str, data: str, seed: int, batch: int, report: Report = silent
-) -> ImageTask:
-    """The task of training a model of a family ("resnet", "vit" or "mlp") and size on images.
-
-    Raises:
-        UsageError: For an unknown family, size or data, or if they do not go together.
-    """
-    check_image_task(family, size, data)
-    images = load_images(data, report=report)
-    _check_side(family, size, data, images.side)
-    return ImageTask(
-        lambda images: build_model(family, size, images), images, seed=seed, batch=batch
-    )
-
-
 def check_image_task(family: str, size: str, data: str) -> None:
-    """Raises UsageError for what `image_task` would find wrong, as far as it is seen at once."""
-    if family not in SIZES:
-        raise unknown("model of images", family, SIZES)
-    if size not in SIZES[family]:
-        raise unknown(f"size of {family}", size, SIZES[family])
+    """Raises UsageError if there are no such images, or the model is known not to take them."""
     check_images(data)
-    if data in SHAPES:
-        _check_side(family, size, data, SHAPES[data].side)
+    if family == "vit" and data in SHAPES:
+        VIT_SIZES[size].tokens(SHAPES[data].side)
 
 
-def _check_side(family: str, size: str, data: str, side: int) -> None:
-    if family == "vit" and side % VIT_SIZES[size].patch:
-        raise UsageError(
-            f"vit {size} needs images whose side is a multiple of {VIT_SIZES[size].patch} pixels, "
-            f"but those of {data} have {side}: choose another size or other data"
-        )
+def build_model(family: str, size: str, shape: Shape) -> nn.Module:
+    """The model of a family and size for images of this shape."""
+    build, sizes = FAMILIES[family]
+    return build(sizes[size], shape)
 
 
-def build_model(family: str, size: str, images: Images | Shape) -> nn.Module:
-    """The model of a family and size for these images, or for images of this shape."""
-    side, channels, classes = images.side, images.channels, images.classes
-    if family == "resnet":
-        return ResNet(RESNET_SIZES[size], channels=channels, classes=classes)
-    if family == "vit":
-        return ViT(VIT_SIZES[size], side=side, channels=channels, classes=classes)
-    return MLP(MLP_SIZES[size], side=side, channels=channels, classes=classes)
+def _logits(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """The logits in float32, and the labels, both on the model's device."""
+    weight = next(model.parameters())
+    logits: Tensor = model(images.to(weight.device, weight.dtype, non_blocking=True))
+    return logits.float(), labels.to(weight.device, non_blocking=True)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """The model in evaluation mode, and each of its modules as it was afterwards."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+# Which images, and what is seen of them ----------------------------------------------------------
 
 
 def order(count: int, *, seed: int, batch: int, step: int, groups: tuple[int, ...] = ()) -> Tensor:
@@ -168,20 +151,31 @@ def mixed(seed: int, purpose: str, number: int) -> int:
     return int.from_bytes(digest, "big") >> 1
 
 
-def _logits(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """The logits in float32, and the labels, both on the model's device."""
-    weight = next(model.parameters())
-    logits: Tensor = model(images.to(weight.device, weight.dtype, non_blocking=True))
-    return logits.float(), labels.to(weight.device, non_blocking=True)
+def random_views(
+    pixels: Tensor, *, side: int, padding: int, flip: bool, generator: Generator
+) -> Tensor:
+    """A random crop (n, c, side, side) of each image (n, c, h, w) with so many zeros around it.
+
+    If they may `flip`, half of them are mirrored, left to right.
+    """
+    padded = pad(pixels, (padding,) * 4)
+    crops = padded.unfold(2, side, 1).unfold(3, side, 1)  # (n, c, rows, columns, side, side), views
+    count, rows, columns = len(pixels), crops.shape[2], crops.shape[3]
+    top = torch.randint(rows, (count,), generator=generator)
+    left = torch.randint(columns, (count,), generator=generator)
+    views = crops[torch.arange(count), :, top, left]
+    if not flip:
+        return views
+    mirrored = torch.randint(2, (count, 1, 1, 1), generator=generator).bool()
+    return torch.where(mirrored, views.flip(-1), views)
 
 
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """The model in evaluation mode, and each of its modules as it was afterwards."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
+def centre_views(pixels: Tensor, side: int) -> Tensor:
+    """The middle (n, c, side, side) of each image (n, c, h, w)."""
+    top, left = (pixels.shape[-2] - side) // 2, (pixels.shape[-1] - side) // 2
+    return pixels[..., top : top + side, left : left + side]
+
+
+def normalised(pixels: Tensor, images: Images) -> Tensor:
+    """Pixels (n, c, h, w) in float32, less the mean of the images and over their deviation."""
+    return pixels.sub(images.mean.view(-1, 1, 1)).div_(images.std.view(-1, 1, 1))

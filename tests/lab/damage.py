@@ -20,9 +20,10 @@ from made_results import result
 
 from deva_lab.commands.options import OPTIONS, options_in
 from deva_lab.data import silent
-from deva_lab.data.corpus import find_split, load_corpus, load_tokenizer, prepare
+from deva_lab.data.corpus import load_corpus, prepare
 from deva_lab.data.images import load_images
-from deva_lab.data.text_sources import HUB_CONFIGURATION, Texts, find_texts
+from deva_lab.data.text_sources import HUB_CONFIGURATION, find_texts
+from deva_lab.data.tokenizers import load_tokenizer
 from deva_lab.files import append_line, write_record
 from deva_lab.race.standings import Frozen, FrozenEntry
 from deva_lab.reproduce.experiment import Computed, Shown
@@ -238,7 +239,7 @@ def _texts(folder: Path) -> Path:
 def _tokens(name: Path, cache: Path) -> tuple[Any, ...]:
     corpus = load_corpus(str(name), vocabulary=300, cache=cache)
     sides = (np.asarray(corpus.train[:]), np.asarray(corpus.validation[:]))
-    return corpus.vocabulary, corpus.bytes_per_token, *(side.tobytes() for side in sides)
+    return corpus.vocabulary, *(side.tobytes() for side in sides)
 
 
 def tokens(folder: Path) -> Kind:
@@ -250,15 +251,14 @@ def tokens(folder: Path) -> Kind:
 
 
 def tokenizer(folder: Path) -> Kind:
-    texts, cache = Texts((_texts(folder),)), folder / "cache"
-    split = find_split(texts)
+    path = folder / "bpe.json"
 
     def read() -> Any:
-        known = load_tokenizer(texts, split, 300, cache=cache)
+        known = load_tokenizer(300, DOCUMENTS, path)
         return known.vocabulary, [ids.tolist() for ids in known.encode(DOCUMENTS[:9])]
 
     read()
-    return _equal(list(cache.iterdir()), read)
+    return _equal([path], read)
 
 
 def shards(folder: Path) -> Kind:
@@ -273,7 +273,7 @@ def fetched(folder: Path) -> Kind:
     """Documents of the hub, which are kept in a file with the checksum of gzip."""
     path = folder / f"fineweb-{HUB_CONFIGURATION}-40.jsonl.gz"
     path.write_bytes(gzip.compress(_texts(folder).read_bytes()))
-    return _equal([path], lambda: list(find_texts("fineweb:40", folder, silent)))
+    return _equal([path], lambda: list(find_texts("fineweb:40")(folder, silent)))
 
 
 def images(folder: Path) -> Kind:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from deva_lab.data.shards import Corpus, Windows, held_out
+from deva_lab.data.corpus import Corpus
 from deva_lab.language import TextTask
 from deva_lab.models.gpt import SIZES
 from deva_lab.run.settings import RunSettings
@@ -31,7 +31,6 @@ def settings_of(optimizer: str, **changes: object) -> RunSettings:
 
 def task_of(settings: RunSettings, kind: type[TextTask] = TextTask) -> TextTask:
     """The task; three windows of validation, so that the last of four ranks has none."""
-    corpus = Corpus("made", 64, TOKENS[:-1000], TOKENS[-1000:], bytes_per_token=1.0)
-    windows = Windows(corpus.train, context=CONTEXT, batch=settings.batch, seed=settings.seed)
-    validation = held_out(corpus.validation, context=CONTEXT, windows=3)
-    return kind(corpus, windows, validation, "tiny", settings.seed, settings.batch * CONTEXT)
+    held_out = 3 * (CONTEXT + 1)
+    corpus = Corpus(64, TOKENS[:-held_out], TOKENS[-held_out:])
+    return kind(corpus, "tiny", seed=settings.seed, batch=settings.batch)

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.nn.functional import gelu, layer_norm, softmax
 
+from deva_lab.errors import UsageError
 from deva_lab.models.images import (
     MLP,
     MLP_SIZES,
@@ -13,10 +14,13 @@ from deva_lab.models.images import (
     ResNet,
     ResNetBlock,
     ResNetSize,
+    Shape,
     ViT,
     ViTSize,
 )
 from deva_optim import param_groups
+
+DIGITS = Shape(8, 1, 10)
 
 
 def parameters(model: nn.Module) -> int:
@@ -28,15 +32,15 @@ def roles(model: nn.Module) -> dict[str, str]:
 
 
 def resnet(size: str = "tiny") -> ResNet:
-    return ResNet(RESNET_SIZES[size], channels=1, classes=10)
+    return ResNet(RESNET_SIZES[size], DIGITS)
 
 
 def vit(size: str = "tiny") -> ViT:
-    return ViT(VIT_SIZES[size], side=8, channels=1, classes=10)
+    return ViT(VIT_SIZES[size], DIGITS)
 
 
 def mlp(size: str = "tiny") -> MLP:
-    return MLP(MLP_SIZES[size], side=8, channels=1, classes=10)
+    return MLP(MLP_SIZES[size], DIGITS)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +55,7 @@ def mlp(size: str = "tiny") -> MLP:
 )
 def test_resnets_have_the_published_number_of_parameters(size: str, count: int) -> None:
     with torch.device("meta"):
-        assert parameters(ResNet(RESNET_SIZES[size], channels=3, classes=10)) == count
+        assert parameters(ResNet(RESNET_SIZES[size], Shape(32, 3, 10))) == count
 
 
 @pytest.mark.parametrize(
@@ -60,18 +64,18 @@ def test_resnets_have_the_published_number_of_parameters(size: str, count: int) 
 )
 def test_vits_have_the_published_number_of_parameters(size: str, count: int) -> None:
     with torch.device("meta"):
-        model = ViT(VIT_SIZES[size], side=224, channels=3, classes=1000)
+        model = ViT(VIT_SIZES[size], Shape(224, 3, 1000))
         assert parameters(model) == count
         assert model(torch.empty(2, 3, 224, 224)).shape == (2, 1000)
 
 
 @pytest.mark.parametrize(("side", "channels"), [(8, 1), (32, 3), (28, 1)])
 def test_forward_shapes(side: int, channels: int) -> None:
-    images = torch.randn(3, channels, side, side)
+    images, shape = torch.randn(3, channels, side, side), Shape(side, channels, 7)
     for model in (
-        ResNet(RESNET_SIZES["tiny"], channels=channels, classes=7),
-        ViT(VIT_SIZES["small"], side=side, channels=channels, classes=7),
-        MLP(MLP_SIZES["tiny"], side=side, channels=channels, classes=7),
+        ResNet(RESNET_SIZES["tiny"], shape),
+        ViT(VIT_SIZES["small"], shape),
+        MLP(MLP_SIZES["tiny"], shape),
     ):
         assert model(images).shape == (3, 7)
 
@@ -85,12 +89,12 @@ def test_every_parameter_gets_a_gradient() -> None:
 
 
 def test_vit_refuses_patches_that_do_not_fill_the_image() -> None:
-    with pytest.raises(ValueError, match="side must be a multiple of the patch, 16, got 40"):
-        ViT(VIT_SIZES["vit-l16"], side=40, channels=3, classes=2)
+    with pytest.raises(UsageError, match="side is a multiple of 16 pixels, got 40: choose another"):
+        ViT(VIT_SIZES["vit-l16"], Shape(40, 3, 2))
 
 
 def test_shortcut_thins_out_and_adds_channels_of_zeros() -> None:
-    block = ResNetBlock(2, 4, stride=2).eval()
+    block = ResNetBlock(2, 4).eval()
     nn.init.zeros_(block.conv2.weight)  # the shortcut alone is left
     x = torch.rand(1, 2, 6, 6)
     y = block(x)
@@ -100,13 +104,13 @@ def test_shortcut_thins_out_and_adds_channels_of_zeros() -> None:
 
 
 def test_resnet_halves_the_image_twice() -> None:
-    model = ResNet(ResNetSize(blocks=2, width=4), channels=3, classes=10)
+    model = ResNet(ResNetSize(blocks=2, width=4), Shape(32, 3, 10))
     assert model.stages(torch.randn(1, 4, 32, 32)).shape == (1, 16, 8, 8)
 
 
 def test_vit_equals_the_formula_written_out() -> None:
     size = ViTSize(patch=2, width=8, depth=1, heads=2)
-    model = ViT(size, side=4, channels=3, classes=5).double()
+    model = ViT(size, Shape(4, 3, 5)).double()
     for param in model.parameters():
         nn.init.normal_(param, std=0.5)
     images = torch.randn(2, 3, 4, 4, dtype=torch.float64)
@@ -170,7 +174,7 @@ def test_routing_of_an_mlp() -> None:
 
 def test_vit_starts_with_the_deviation_of_its_size() -> None:
     for size in (ViTSize(4, 64, 1, 2), ViTSize(4, 64, 1, 2, std=0.02)):
-        model = ViT(size, side=32, channels=3, classes=10)
+        model = ViT(size, Shape(32, 3, 10))
         for name, param in model.named_parameters():
             if name.endswith("bias"):
                 assert not param.any(), name

@@ -12,8 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from deva_lab.data import cache_folder
-from deva_lab.data.image_set import Encoded, Form, Images, Lazy, decode
+from deva_lab.data.image_set import Images, Lazy, decode
 from deva_lab.data.images import SHAPES, check_images, list_images, load_images
 from deva_lab.errors import MissingExtra, UsageError
 
@@ -78,7 +77,7 @@ def test_mean_and_deviation_are_those_of_the_training_images() -> None:
     train[:, 2] = 7  # a constant channel
     rest = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
     labels = torch.zeros(300, dtype=torch.long)
-    images = Images("x", train, labels, rest, labels[:2], classes=1, side=4)
+    images = Images(train, labels, rest, labels[:2], classes=1, side=4)
     channels = train.float().transpose(0, 1).flatten(1)
     torch.testing.assert_close(images.mean, channels.mean(1))
     torch.testing.assert_close(images.std[:2], channels.std(1, correction=0)[:2])
@@ -203,10 +202,10 @@ def test_decoding_scales_the_shorter_side_and_keeps_the_middle() -> None:
     wide = np.zeros((8, 24, 3), np.uint8)
     wide[:, 8:16] = 200
     for kind in ("PNG", "JPEG"):
-        pixels = decode(Encoded("wide", encoded(wide, kind)), Form(8, "RGB"))
+        pixels = decode(("wide", encoded(wide, kind)), 8, "RGB")
         assert (pixels.float() - 200).abs().max() < 5  # JPEG rounds
     tall = np.concatenate([np.zeros((96, 64, 3), np.uint8), np.full((96, 64, 3), 250, np.uint8)])
-    pixels = decode(Encoded("tall", encoded(tall)), Form(32, "RGB"))
+    pixels = decode(("tall", encoded(tall)), 32, "RGB")
     assert pixels.shape == (3, 32, 32)
     assert not pixels[:, :15].any()
     assert (pixels[:, 17:] == 250).all()
@@ -270,16 +269,6 @@ def test_archive_errors(tmp_path: Path) -> None:
         check_images(str(tmp_path / "x.zip"))
 
 
-def test_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("DEVA_CACHE", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert cache_folder(None) == tmp_path / "xdg/deva"
-    monkeypatch.setenv("DEVA_CACHE", str(tmp_path / "own"))
-    assert cache_folder(None) == tmp_path / "own"
-    assert cache_folder(tmp_path / "given") == tmp_path / "given"
-    assert (tmp_path / "given").is_dir()
-
-
 # --- The hub -------------------------------------------------------------------------------------
 
 
@@ -307,7 +296,7 @@ def test_a_small_set_of_the_hub_is_fetched_whole(
     assert torch.equal(images.train, torch.stack([planes(p) for p in pictures]))
     assert images.train_labels.tolist() == [0, 1, 2, 3, 4, 0, 1]
     assert len(images.validation) == 2
-    assert (images.name, images.classes, images.side, images.padding) == ("cifar10", 5, 32, 4)
+    assert (images.classes, images.side, images.padding) == (5, 32, 4)
 
 
 def test_hub_without_a_network_is_said_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -349,13 +338,13 @@ def test_missing_extra(
 
 def test_data_folder_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DEVA_DATA", raising=False)
-    with pytest.raises(UsageError, match="DEVA_DATA names, which is not set"):
+    with pytest.raises(UsageError, match="in DEVA_DATA, an environment variable that is not set"):
         check_images("cifar10-small")
     monkeypatch.setenv("DEVA_DATA", str(tmp_path))
     with pytest.raises(UsageError, match="tiny-imagenet needs .*tar.xz in DEVA_DATA"):
         check_images("tiny-imagenet")
     (tmp_path / "cifar10-small").mkdir()
-    with pytest.raises(UsageError, match="needs the file train10000.webp"):
+    with pytest.raises(UsageError, match="needs cifar10-small/train10000.webp in DEVA_DATA"):
         check_images("cifar10-small")
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from deva_lab import cli, quadratic, vision
+from deva_lab import cli, quadratic
 from deva_lab.commands import methods
 from deva_lab.commands.race import STAGES
 from deva_lab.errors import EXTRAS, MissingExtra, require
-from deva_lab.models import gpt
+from deva_lab.models import gpt, images
 from deva_lab.run.settings import OFFERS
 from deva_lab.usage.race import DESCRIPTION
 from helpers import LAB, PROJECT
@@ -202,7 +202,8 @@ def test_a_folder_with_the_name_of_a_package_is_no_package(tmp_path, monkeypatch
 
 def test_every_task_has_the_sizes_of_its_models():
     sizes = {name: tuple(offer.presets) for name, offer in OFFERS.items()}
-    assert sizes == {"gpt": tuple(gpt.SIZES), **vision.SIZES, "quadratic": tuple(quadratic.SIZES)}
+    families = {name: tuple(sizes) for name, (_, sizes) in images.FAMILIES.items()}
+    assert sizes == {"gpt": tuple(gpt.SIZES), **families, "quadratic": tuple(quadratic.SIZES)}
 
 
 def test_the_help_of_the_race_has_every_stage():

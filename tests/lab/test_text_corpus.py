@@ -16,8 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deva_lab import files
-from deva_lab.data.corpus import USUAL_SPLIT, check_corpus, find_split, load_corpus
-from deva_lab.data.shards import Corpus
+from deva_lab.data.corpus import USUAL_SPLIT, Corpus, check_corpus, find_split, load_corpus
 from deva_lab.data.tokenizers import gpt2_folder
 from deva_lab.errors import UsageError
 from deva_lab.files import STALE_SECONDS, number_of
@@ -66,8 +65,6 @@ def test_long_documents_are_whole(tmp_path: Path) -> None:
     corpus = load_corpus(str(path), vocabulary=256, cache=tmp_path)
     sides = [documents_of(np.asarray(s), end=255) for s in (corpus.train, corpus.validation)]
     assert sorted(text_of(d) for (d,) in sides) == texts
-    size = len(text_of(sides[1][0]))
-    assert corpus.bytes_per_token == pytest.approx(size / (size + 1), abs=0, rel=1e-12)
 
 
 def test_no_window_of_validation_is_in_training(path: Path, tmp_path: Path) -> None:
@@ -92,13 +89,6 @@ def test_copies_of_a_document_are_on_one_side(path: Path, tmp_path: Path) -> Non
     twice = load_corpus(str(twice_path), vocabulary=256, cache=tmp_path)
     assert np.array_equal(twice.validation, np.tile(once.validation, 2))
     assert np.array_equal(twice.train, np.tile(once.train, 2))
-
-
-def test_bytes_a_token_are_those_of_the_validation_text(path: Path, tmp_path: Path) -> None:
-    size = sum(len(text.encode()) for text in DOCUMENTS if is_held_out(text))
-    corpus = load_corpus(str(path), vocabulary=300, cache=tmp_path)
-    assert corpus.bytes_per_token == pytest.approx(size / len(corpus.validation))
-    assert corpus.bytes_per_token > 1.2
 
 
 def test_a_text_is_tokenised_once(path: Path, tmp_path: Path) -> None:
@@ -126,8 +116,7 @@ def test_another_text_or_vocabulary_is_another_entry(path: Path, tmp_path: Path)
 
 def same(one: Corpus, other: Corpus) -> bool:
     sides = ((one.train, other.train), (one.validation, other.validation))
-    equal = all(np.array_equal(a, b) for a, b in sides)
-    return equal and one.bytes_per_token == other.bytes_per_token
+    return all(np.array_equal(a, b) for a, b in sides)
 
 
 def truncate(folder: Path) -> None:
@@ -148,7 +137,7 @@ def lose_a_file(folder: Path) -> None:
 
 def garble_the_note(folder: Path) -> None:
     file = folder / "shards.json"
-    file.write_text(file.read_text().replace('bytes_per_token": 1', 'bytes_per_token": 2'))
+    file.write_text(file.read_text().replace('"vocabulary": 3', '"vocabulary": 2'))
 
 
 def empty_the_note(folder: Path) -> None:
@@ -301,7 +290,6 @@ def test_the_sample_of_fineweb_in_gpt2_tokens(tmp_path: Path) -> None:
     )
     assert ends == 2800
     assert len(corpus.train) + len(corpus.validation) - ends == pytest.approx(4.36e6, rel=0.005)
-    assert 4 < corpus.bytes_per_token < 5
 
 
 @pytest.fixture

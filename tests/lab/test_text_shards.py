@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import shutil
 from pathlib import Path
 
@@ -13,10 +12,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deva_lab.data.corpus import check_corpus, load_corpus, prepare
-from deva_lab.data.shards import Concatenated, Corpus, Windows, held_out, map_shard
-from deva_lab.data.tokenizers import gpt2_folder
+from deva_lab.data.corpus import (
+    Concatenated,
+    Corpus,
+    check_corpus,
+    load_corpus,
+    map_shard,
+    prepare,
+)
 from deva_lab.errors import UsageError
+from deva_lab.language import Windows, held_out
 
 
 @pytest.fixture
@@ -50,7 +55,7 @@ def test_prepared_shards_are_read_back_equal(source: str, shards: Path, tmp_path
     direct = load_corpus(source, vocabulary=300, cache=tmp_path / "cache")
     read = load_corpus(str(shards))
     check_same(read, direct)
-    assert (read.vocabulary, read.bytes_per_token) == (direct.vocabulary, direct.bytes_per_token)
+    assert read.vocabulary == direct.vocabulary
     one = Windows(direct.train, context=16, batch=4, seed=1)
     other = Windows(read.train, context=16, batch=4, seed=1)
     assert all(one.batch(step).equal(other.batch(step)) for step in range(50))
@@ -93,22 +98,6 @@ def test_one_shard_is_mapped_and_not_copied(tmp_path: Path) -> None:
     assert corpus.vocabulary == 50257
 
 
-@pytest.mark.skipif(gpt2_folder() is None, reason="GPT-2's files are not here: set DEVA_DATA")
-def test_shards_without_a_note_are_measured_in_gpt2_tokens(tmp_path: Path) -> None:
-    write_by_hand(tmp_path / "train.bin", [50256, 1, 2, 3])
-    write_by_hand(tmp_path / "val.bin", [50256, 31373, 995, 50256])
-    assert load_corpus(str(tmp_path)).bytes_per_token == len("hello world") / 4
-
-
-def test_shards_can_be_read_without_gpt2_at_hand(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DEVA_GPT2_BPE", str(tmp_path))  # which has no encoder.json
-    write_by_hand(tmp_path / "train.bin", [50256, 1, 2, 3])
-    write_by_hand(tmp_path / "val.bin", [50256, 31373])
-    assert math.isnan(load_corpus(str(tmp_path)).bytes_per_token)
-
-
 def test_the_side_is_the_last_word_of_the_name(tmp_path: Path) -> None:
     write_by_hand(tmp_path / "val-interval_train_1.bin", [1, 2])
     write_by_hand(tmp_path / "train_val_0.bin", [3, 4])
@@ -122,6 +111,13 @@ def test_another_header_is_refused(key: dict[str, int], tmp_path: Path) -> None:
     write_by_hand(path, [1, 2], magic=key.get("magic", 20240520), version=key.get("version", 1))
     with pytest.raises(UsageError, match="must begin with 20240520 and version 1"):
         map_shard(path)
+
+
+def test_a_shard_that_ends_within_its_header_is_refused(tmp_path: Path) -> None:
+    for name in ("web_train.bin", "web_val.bin"):
+        (tmp_path / name).write_bytes(bytes(1001))
+    with pytest.raises(UsageError, match="web_train.bin is no token shard"):
+        check_corpus(str(tmp_path), 4096)
 
 
 @pytest.mark.parametrize("change", [-2, -1, 1, 2])

@@ -27,7 +27,6 @@ from deva_lab.data.text_sources import (
     DOCUMENT_CHARACTERS,
     NAMES,
     Texts,
-    check_texts,
     cut_documents,
     find_texts,
     standard_library,
@@ -43,21 +42,21 @@ needs_data = pytest.mark.skipif(
 @pytest.mark.parametrize(("name", "count"), [("fineweb-sample", 2800), ("books", 90)])
 def test_documents_in_the_data_folder(name: str, count: int, tmp_path: Path) -> None:
     check_corpus(name, 4096)
-    assert sum(1 for _ in find_texts(name, tmp_path, silent)) == count
+    assert sum(1 for _ in find_texts(name)(tmp_path, silent)) == count
 
 
 @needs_data
 @pytest.mark.parametrize("name", ["fineweb-edu-sample", "shakespeare"])
 def test_plain_texts_in_the_data_folder_are_cut(name: str, tmp_path: Path) -> None:
     check_corpus(name, 4096)
-    *documents, _ = map(len, find_texts(name, tmp_path, silent))
+    *documents, _ = map(len, find_texts(name)(tmp_path, silent))
     assert sum(documents) > 900_000
     assert all(10_000 <= size < 30_000 for size in documents)
 
 
 @needs_data
 def test_the_first_document_of_the_sample() -> None:
-    first = next(iter(find_texts("fineweb-sample", Path(), silent)))
+    first = next(iter(find_texts("fineweb-sample")(Path(), silent)))
     assert len(first.split()) > 20
 
 
@@ -79,12 +78,12 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_data_set_of_the_hub_is_fetched_once(hub: Path, tmp_path: Path) -> None:
     said: list[str] = []
-    documents = list(find_texts("fineweb:60", tmp_path / "c", said.append))
+    documents = list(find_texts("fineweb:60")(tmp_path / "c", said.append))
     assert documents[::59] == ["web page 0 0, naïve", "web page 1 9, naïve"]
     assert len(documents) == 60
-    assert list(find_texts("fineweb:60", tmp_path / "c", said.append)) == documents
+    assert list(find_texts("fineweb:60")(tmp_path / "c", said.append)) == documents
     assert len(said) == 1
-    assert len(list(find_texts("fineweb", tmp_path / "c", silent))) == 100
+    assert len(list(find_texts("fineweb")(tmp_path / "c", silent))) == 100
 
 
 def test_a_hub_out_of_reach_names_the_remedy(hub: Path, tmp_path: Path) -> None:
@@ -104,12 +103,12 @@ def test_a_folder_is_read_in_order_and_a_glob_too(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
     for name in ("b.txt", "a.md", "deep/c.txt", "photo.png"):
         (tmp_path / name).write_text(name)
-    assert list(find_texts(str(tmp_path), tmp_path, silent)) == [
+    assert list(find_texts(str(tmp_path))(tmp_path, silent)) == [
         "a.md",
         "b.txt",
         "deep/c.txt",
     ]
-    texts = find_texts(str(tmp_path / "**" / "*.txt"), tmp_path, silent)
+    texts = find_texts(str(tmp_path / "**" / "*.txt"))(tmp_path, silent)
     assert list(texts) == ["b.txt", "deep/c.txt"]
 
 
@@ -132,7 +131,7 @@ def test_an_impossible_vocabulary_is_said_at_once() -> None:
 def test_names_of_the_data_folder_need_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DEVA_DATA", raising=False)
     with pytest.raises(
-        UsageError, match=r"DEVA_DATA .* set it to the folder that holds tinyshakespeare.txt"
+        UsageError, match=r"needs tinyshakespeare.txt in DEVA_DATA, .* set it to the folder"
     ):
         check_corpus("shakespeare", 4096)
     monkeypatch.setenv("DEVA_DATA", str(tmp_path))
@@ -236,7 +235,7 @@ def test_every_format_gives_back_the_documents(kind: str, compression: str, tmp_
     path = tmp_path / f"texts{kind}{compression}"
     path.write_bytes(COMPRESSIONS[compression](FORMATS[kind](DOCUMENTS)))
     texts = Texts((path,))
-    check_texts(str(path))
+    find_texts(str(path))
     assert list(texts) == DOCUMENTS
     assert list(texts) == DOCUMENTS, "to be read as often as needed"
 
@@ -335,4 +334,4 @@ def test_a_table_without_text_names_its_columns(tmp_path: Path) -> None:
 def test_an_unknown_format_names_the_known(tmp_path: Path) -> None:
     (tmp_path / "a.docx").touch()
     with pytest.raises(UsageError, match=r"a.docx is of no known format: .* \.jsonl"):
-        check_texts(str(tmp_path / "a.docx"))
+        find_texts(str(tmp_path / "a.docx"))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from deva_lab.data.shards import write_shard
+from deva_lab.data.corpus import write_shards
 from deva_lab.errors import UsageError
 from deva_lab.models.gpt import TrackGPT, TrackSize
 from deva_lab.race import track
@@ -27,10 +27,12 @@ CPU = torch.device("cpu")
 @pytest.fixture
 def shards(tmp_path):
     rng = np.random.default_rng(0)
-    for name, size in (("val_000000", 300), ("train_000001", 2000), ("train_000002", 2000)):
-        walk = np.cumsum(rng.integers(0, 3, size)) % 64  # the next token is one of three
-        write_shard(tmp_path / f"made_{name}.bin", [walk])
-    return tmp_path
+    sizes = {"val_000000": 300, "train_000001": 2000, "train_000002": 2000}
+    # the next token is one of three
+    walks = {name: np.cumsum(rng.integers(0, 3, size)) % 64 for name, size in sizes.items()}
+    made = ((f"made_{name}.bin", [walk]) for name, walk in walks.items())
+    write_shards(tmp_path / "shards", made, vocabulary=64)
+    return tmp_path / "shards"
 
 
 def trained(folder: str, optimizer: str, steps: int = 20) -> list[tuple[int, float]]:

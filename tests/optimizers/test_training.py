@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 import deva_optim as do
-from deva_lab.data.shards import Windows, held_out
+from deva_lab.language import Windows, held_out
 from deva_lab.models.gpt import GPT, GPTSize
 from helpers import OPTIMIZERS, every_class
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import UsageError
@@ -25,20 +26,33 @@ def data_folder() -> Path | None:
 
 
 def in_data_folder(name: str, entry: str) -> Path:
-    """Where the file or folder `entry` lies that data of this name is read from.
+    """Where the file or folder `entry` of DEVA_DATA lies that data of this name is read from.
 
     Raises:
-        UsageError: If DEVA_DATA is not set, or has no such entry.
+        UsageError: If it is not there.
     """
     folder = data_folder()
-    if folder is None:
-        raise UsageError(
-            f"{name} is read from the folder that the environment variable DEVA_DATA names, "
-            f"which is not set: set it to the folder that holds {entry}"
-        )
-    if not (folder / entry).exists():
-        raise UsageError(f"{name} needs {entry} in DEVA_DATA, and {folder} has none")
+    if folder is None or not (folder / entry).exists():
+        unset = "an environment variable that is not set: set it to the folder that has it"
+        why = f"and {folder} has none" if folder else unset
+        raise UsageError(f"{name} needs {entry} in DEVA_DATA, {why}")
     return folder / entry
+
+
+@contextmanager
+def fetching(what: str, remedy: str) -> Iterator[None]:
+    """Turns whatever is raised on the way from the hub into a UsageError with a remedy.
+
+    The libraries of the hub let through what their transports raise, of several packages.
+    """
+    try:
+        yield
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(
+            f"{what} cannot be fetched ({type(error).__name__}: {error}); {remedy}"
+        ) from error
 
 
 def cache_folder(cache: Path | None = None) -> Path:
@@ -59,3 +73,8 @@ def cache_folder(cache: Path | None = None) -> Path:
             f"the cache {folder} cannot be made ({error.strerror}): set DEVA_CACHE to another"
         ) from error
     return folder
+
+
+def was_damaged(place: Path) -> str:
+    """What is said of a place of the cache whose content cannot be used, if it has any."""
+    return f": {place.name} was there and is damaged" if place.exists() else ""

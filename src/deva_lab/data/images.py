@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import tarfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import product
 from pathlib import Path, PurePosixPath
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -15,47 +15,26 @@ from torch import Tensor
 
 from ..errors import UsageError, require, unknown
 from ..files import file_digests, is_whole, number_of, sealing
-from . import Report, cache_folder, in_data_folder, silent
-from .image_parquet import HUB, hub_images, parquet_images
-from .image_set import (
-    LARGE,
-    SHOWN_SIDE,
-    SMALL_SIDE,
-    Encoded,
-    Images,
-    Lazy,
-    decode_all,
-    side_of,
-    small_images,
-)
+from ..models.images import Shape
+from . import Report, cache_folder, fetching, in_data_folder, silent, was_damaged
+from .image_set import SHOWN_SIDE, SMALL_SIDE, Files, Images, Lazy, images_in_files, parquet_images
 
+# Name → the repository on the hub, and whether it is fetched as a whole.
+HUB: Final = {"cifar10": ("uoft-cs/cifar10", True), "imagenet-1k": ("ILSVRC/imagenet-1k", False)}
+# Where a set has its parquet files: as they were uploaded, or as the hub has converted them.
+ROOTS: Final = ("hf://datasets/{}", "hf://datasets/{}@refs/convert/parquet")
 IN_DATA_FOLDER: Final = {
     "cifar10-small": "cifar10-small",
     "tiny-imagenet": "tiny-imagenet-32px-40cls.tar.xz",
 }
 NAMES: Final = ("digits", *HUB, *IN_DATA_FOLDER)
-ARCHIVES: Final = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
-CIFAR_SIDE: Final = 32
-CIFAR_CLASSES: Final = 10
-
-
-class Shape(NamedTuple):
-    """What a model has to know of images."""
-
-    side: int
-    channels: int
-    classes: int
-
-
-SHAPES: Final[Mapping[str, Shape]] = MappingProxyType(
-    {
-        "digits": Shape(8, 1, 10),
-        "cifar10": Shape(CIFAR_SIDE, 3, CIFAR_CLASSES),
-        "imagenet-1k": Shape(SHOWN_SIDE, 3, 1000),
-        "cifar10-small": Shape(CIFAR_SIDE, 3, CIFAR_CLASSES),
-        "tiny-imagenet": Shape(32, 3, 40),
-    }
-)
+SHAPES: Final[Mapping[str, Shape]] = {
+    "digits": Shape(8, 1, 10),
+    "cifar10": Shape(32, 3, 10),
+    "imagenet-1k": Shape(SHOWN_SIDE, 3, 1000),
+    "cifar10-small": Shape(32, 3, 10),
+    "tiny-imagenet": Shape(32, 3, 40),
+}
 """The shapes of the images of a name, known without loading them."""
 
 
@@ -88,24 +67,24 @@ def _loader(name: str) -> Callable[[Path | None, Report], Images]:
     require("PIL")
     if name in HUB:
         require("datasets")  # which brings pyarrow, fsspec and the library of the hub
-        return lambda cache, report: hub_images(name, report)
+        return lambda cache, report: _hub_images(name, report)
     path = _path_of(name)
     if name == "cifar10-small":
-        _check_tiles(path)
-        return lambda cache, report: _cifar(name, *(_tiles(path, stem) for stem in TILES))
+        for stem, suffix in product(TILES, (".webp", ".labels.u8")):
+            in_data_folder(name, f"{name}/{stem}{suffix}")
+        return lambda cache, report: _cifar(*(_tiles(path, stem) for stem in TILES))
     if path.is_file():
         if not path.name.lower().endswith(ARCHIVES):
             raise UsageError(
                 f"{path} is no folder of images and no archive ({', '.join(ARCHIVES)}) of them"
             )
-        label = name if name in IN_DATA_FOLDER else path.name
-        return lambda cache, report: _archive_images(path, label, cache, report)
+        return lambda cache, report: _archive_images(path, cache, report)
     if any(path.rglob("*.parquet")):
         require("pyarrow")
         require("fsspec")
-        return lambda cache, report: parquet_images(path.name, str(path), report)
+        return lambda cache, report: parquet_images([str(path)], report)
     if files := _cifar_files(path):
-        return lambda cache, report: _cifar(path.name, *map(_records, files))
+        return lambda cache, report: _cifar(*map(_records, files))
     if not any(map(_is_image, path.rglob("*"))):
         raise UsageError(f"there is no image in the folder {path}")
     return lambda cache, report: _folder_images(path, report)
@@ -123,9 +102,28 @@ def _path_of(name: str) -> Path:
     raise unknown("images", name, NAMES)
 
 
-# Digits -------------------------------------------------------------------------------------------
+def _hub_images(name: str, report: Report) -> Images:
+    """A set of the hub: a small one is fetched whole and kept, a large one as it is needed."""
+    from huggingface_hub import snapshot_download
+
+    repository, whole = HUB[name]
+    remedy = "without a network, or where the set asks for a login, give a folder of images"
+    with fetching(repository, remedy):
+        roots = [root.format(repository) for root in ROOTS]
+        if whole:
+            report(f"fetching {repository}, unless it is here already")
+            patterns = "*.parquet"
+            roots = [snapshot_download(repository, repo_type="dataset", allow_patterns=patterns)]
+        return parquet_images(roots, report)
+
+
+# Digits and CIFAR-10 ------------------------------------------------------------------------------
 
 DIGITS_HELD_OUT: Final = 5  # one in so many is for validation, of each digit
+CIFAR: Final = SHAPES["cifar10"]
+RECORD: Final = 1 + 3 * CIFAR.side**2  # bytes of an image in the binary format: its label first
+TEST_FILE: Final = "test_batch.bin"
+TILES: Final = ("train10000", "test2000")  # large pictures whose tiles are the images, row by row
 
 
 def _digits() -> Images:
@@ -137,33 +135,18 @@ def _digits() -> Images:
     from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
     data = load_digits()
-    pixels = torch.from_numpy(data.images.astype(np.uint8))[:, None]  # (n, 1, 8, 8)
-    labels = torch.from_numpy(data.target.astype(np.int64))
+    pixels = torch.from_numpy(data.images).to(torch.uint8)[:, None]  # (n, 1, 8, 8)
+    labels = torch.from_numpy(data.target).long()
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
     held = torch.zeros(len(labels), dtype=torch.bool)
     for label in range(10):
         held[order[labels[order] == label][::DIGITS_HELD_OUT]] = True
     train, validation = ((pixels[side], labels[side]) for side in (~held, held))
-    return Images("digits", *train, *validation, classes=10, side=8, padding=1, flip=False)
-
-
-# CIFAR-10 -----------------------------------------------------------------------------------------
-
-RECORD: Final = 1 + 3 * CIFAR_SIDE**2  # bytes of an image in the binary format: its label first
-TEST_FILE: Final = "test_batch.bin"
-TILES: Final = ("train10000", "test2000")  # large pictures whose tiles are the images, row by row
-
-
-def _cifar(name: str, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> Images:
-    return Images(name, *train, *test, classes=CIFAR_CLASSES, side=CIFAR_SIDE)
+    return Images(*train, *validation, classes=10, side=8, padding=1, flip=False)
 
 
 def _cifar_files(folder: Path) -> tuple[list[Path], list[Path]] | None:
-    """The files of CIFAR-10's binary format in a folder, for training and validation, if any.
-
-    Raises:
-        UsageError: If there are files for training only, or one is cut off.
-    """
+    """The files of CIFAR-10's binary format in a folder, for training and validation, if any."""
     train, test = sorted(folder.glob("data_batch_*.bin")), folder / TEST_FILE
     if not train:
         return None
@@ -178,21 +161,13 @@ def _cifar_files(folder: Path) -> tuple[list[Path], list[Path]] | None:
 
 def _records(files: list[Path]) -> tuple[Tensor, Tensor]:
     """The images and labels of files of records: a label, then the red, green and blue plane."""
-    data = np.concatenate([np.fromfile(path, np.uint8) for path in files]).reshape(-1, RECORD)
-    labels = torch.from_numpy(data[:, 0].astype(np.int64))
-    if int(labels.max()) >= CIFAR_CLASSES:
+    data = torch.cat([torch.from_numpy(np.fromfile(path, np.uint8)) for path in files])
+    labels, planes = torch.split(data.view(-1, RECORD), [1, RECORD - 1], dim=1)
+    if labels.max() >= CIFAR.classes:
         raise UsageError(
-            f"{files[0].parent}: labels must be below {CIFAR_CLASSES}, got {int(labels.max())}"
+            f"{files[0].parent}: labels must be below {CIFAR.classes}, got {int(labels.max())}"
         )
-    planes = np.ascontiguousarray(data[:, 1:]).reshape(-1, 3, CIFAR_SIDE, CIFAR_SIDE)
-    return torch.from_numpy(planes), labels
-
-
-def _check_tiles(folder: Path) -> None:
-    """Raises UsageError for a file that a folder of tiled images lacks."""
-    for name in (f"{stem}{suffix}" for stem in TILES for suffix in (".webp", ".labels.u8")):
-        if not (folder / name).is_file():
-            raise UsageError(f"cifar10-small needs the file {name} in {folder}")
+    return planes.reshape(-1, 3, CIFAR.side, CIFAR.side), labels.flatten().long()
 
 
 def _tiles(folder: Path, stem: str) -> tuple[Tensor, Tensor]:
@@ -200,12 +175,16 @@ def _tiles(folder: Path, stem: str) -> tuple[Tensor, Tensor]:
 
     with Image.open(folder / f"{stem}.webp") as image:
         sheet = torch.from_numpy(np.array(image.convert("RGB")))  # (rows · 32, columns · 32, 3)
-    tiles = sheet.unfold(0, CIFAR_SIDE, CIFAR_SIDE).unfold(1, CIFAR_SIDE, CIFAR_SIDE)
+    tiles = sheet.unfold(0, CIFAR.side, CIFAR.side).unfold(1, CIFAR.side, CIFAR.side)
     pixels = tiles.flatten(0, 1).contiguous()  # of (rows, columns, 3, 32, 32)
-    labels = torch.from_numpy(np.fromfile(folder / f"{stem}.labels.u8", np.uint8).astype(np.int64))
+    labels = torch.from_numpy(np.fromfile(folder / f"{stem}.labels.u8", np.uint8)).long()
     if len(labels) != len(pixels):
         raise UsageError(f"{folder / stem} has {len(pixels)} tiles but {len(labels)} labels")
     return pixels, labels
+
+
+def _cifar(train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> Images:
+    return Images(*train, *test, CIFAR.classes, CIFAR.side)
 
 
 # A folder a class, inside train/ and val/ or cut by a hash ----------------------------------------
@@ -214,6 +193,7 @@ SUFFIXES: Final = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".ti
 VALIDATION_FOLDERS: Final = ("val", "valid", "validation", "test")
 ANNOTATIONS: Final = "val/val_annotations.txt"  # Tiny ImageNet: a line a file, its class second
 HELD_OUT: Final = 10  # one image in so many is for validation where the folders do not say it
+ARCHIVES: Final = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 KEPT: Final = ("train", "train_labels", "validation", "validation_labels", "classes")
 
 Item = tuple[str, int]  # the path of an image and the number of its class
@@ -273,53 +253,50 @@ def _is_image(path: str | Path) -> bool:
     return str(path).lower().endswith(SUFFIXES)
 
 
-def _labels(items: Iterable[Item]) -> Tensor:
-    return torch.tensor([label for _, label in items])
+def _images_among(files: Collection[str], read: Callable[[str], bytes], report: Report) -> Images:
+    """The images among files, which have a folder a class; `read` gives the bytes of a path."""
+
+    def encoded(items: list[Item]) -> Files:
+        paths = [path for path, _ in items]
+        return Files(
+            lambda index: [(paths[i], read(paths[i])) for i in index.tolist()],
+            torch.tensor([label for _, label in items]),
+        )
+
+    annotations = read(ANNOTATIONS).decode() if ANNOTATIONS in files else ""
+    classes, *sides = list_images(filter(_is_image, files), annotations)
+    return images_in_files([encoded(side) for side in sides], len(classes), report)
 
 
 def _folder_images(folder: Path, report: Report) -> Images:
-    """The images of a folder: small ones in memory, larger ones decoded when asked for."""
-
-    def read(items: Iterable[Item]) -> list[Encoded]:
-        return [Encoded(path, (folder / path).read_bytes()) for path, _ in items]
-
-    def lazy(items: list[Item]) -> Lazy:
-        return Lazy(lambda i: decode_all(read(items[n] for n in i.tolist()), LARGE), len(items))
-
-    files = (path for path in folder.rglob("*") if _is_image(path))
-    annotations = folder / ANNOTATIONS
-    classes, train, held = list_images(
-        (path.relative_to(folder).as_posix() for path in files),
-        annotations.read_text("utf-8") if annotations.is_file() else "",
-    )
-    name, labels = folder.name, (_labels(train), _labels(held))
-    if side_of(read(train[:1])[0]) > SMALL_SIDE:
-        rows = lazy(train), labels[0], lazy(held), labels[1]
-        return Images(name, *rows, len(classes), SHOWN_SIDE, padding=0)
-    report(f"decoding the images of {folder}")
-    sides = (read(train), labels[0]), (read(held), labels[1])
-    return small_images(name, *sides, classes=len(classes))
+    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
+    return _images_among(files, lambda file: (folder / file).read_bytes(), report)
 
 
-def _archive_images(path: Path, name: str, cache: Path | None, report: Report) -> Images:
+def _archive_images(path: Path, cache: Path | None, report: Report) -> Images:
     """The images of a tar archive, decoded once and kept in the cache by a hash of its content."""
     folder = cache_folder(cache)
     (digest,) = file_digests([path], folder)
     kept = folder / f"images-3-{digest}.npz"  # 3: of this layout
     if not is_whole(kept):
-        again = f": {kept} was there and is damaged" if kept.exists() else ""
-        report(f"decoding the images of {path}{again}")
-        images = _unpacked(path, name)
+        report(f"decoding the images of {path}{was_damaged(kept)}")
+        files = _unpacked(path)
+        images = _images_among(files, files.__getitem__, silent)
+        if isinstance(images.train, Lazy):
+            raise UsageError(
+                f"{path} has images of more than {SMALL_SIDE} pixels a side, which are read from a "
+                "folder: unpack it and give the folder"
+            )
         arrays: dict[str, Any] = {key: np.asarray(getattr(images, key)) for key in KEPT}
         with sealing(kept) as partial:
             np.savez(partial, **arrays)
     with np.load(kept) as arrays:
         train, labels, held, held_labels, classes = (torch.from_numpy(arrays[key]) for key in KEPT)
-    return Images(name, train, labels, held, held_labels, int(classes), train.shape[-1])
+    return Images(train, labels, held, held_labels, int(classes), train.shape[-1])
 
 
-def _unpacked(path: Path, name: str) -> Images:
-    """The images of an archive, without the folder that all of it is in."""
+def _unpacked(path: Path) -> dict[str, bytes]:
+    """The files of an archive that matter, by their paths without the folder that all are in."""
     files: dict[str, bytes] = {}
     try:
         with tarfile.open(path) as archive:
@@ -331,14 +308,4 @@ def _unpacked(path: Path, name: str) -> Images:
         raise UsageError(f"{path} is no tar archive that can be read: {error}") from error
     if len({PurePosixPath(file).parts[0] for file in files}) == 1:
         files = {file.partition("/")[2]: data for file, data in files.items()}
-    listing = list_images(filter(_is_image, files), files.get(ANNOTATIONS, b"").decode())
-    train, validation = (
-        ([Encoded(file, files[file]) for file, _ in items], _labels(items))
-        for items in (listing.train, listing.validation)
-    )
-    if side_of(train[0][0]) > SMALL_SIDE:
-        raise UsageError(
-            f"{path} has images of more than {SMALL_SIDE} pixels a side, which are read from a "
-            "folder: unpack it and give the folder"
-        )
-    return small_images(name, train, validation, classes=len(listing.classes))
+    return files

@@ -14,7 +14,7 @@ import sysconfig
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path, PurePath
@@ -22,7 +22,7 @@ from typing import IO, Any, cast
 
 from ..errors import UsageError, require, unknown
 from ..files import file_digests, hasher, replacing
-from . import Report, in_data_folder
+from . import Report, fetching, in_data_folder
 
 IN_DATA_FOLDER = {
     "fineweb-sample": "fineweb_2800docs.jsonl.xz",
@@ -40,9 +40,6 @@ SKIPPED_FOLDERS = {"test", "tests", "idle_test", "site-packages", "dist-packages
 SKIPPED_PREFIX = "_sysconfigdata"
 
 DOCUMENT_CHARACTERS = 10_000  # a plain text is cut at the first paragraph's end after so many
-TEXT = (".txt", ".md", ".rst", ".tex", ".py")
-FORMATS = (*TEXT, ".jsonl", ".parquet", ".tar")
-COMPRESSIONS = (".xz", ".gz", ".zst")
 
 # By name or by path -------------------------------------------------------------------------------
 
@@ -54,7 +51,7 @@ class Texts:
     Attributes:
         files: in the order in which they are read. Where there are several, each plain text is
             one document; a single one is cut into documents at paragraph borders.
-        remedy: what to do about a file that is damaged, if there is something to be said.
+        remedy: added to what is said of a file that is damaged.
     """
 
     files: tuple[Path, ...]
@@ -72,13 +69,23 @@ class Texts:
         return total.hexdigest()
 
 
-def check_texts(name: str) -> None:
-    """Raise UsageError for an unknown name, a file or an extra that is missing; fetch nothing."""
-    if name.partition(":")[0] in ON_HUB:
-        _hub_documents(name)
+def find_texts(name: str) -> Callable[[Path, Report], Texts]:
+    """What reads the texts of a name or path; those of the hub it fetches into a cache, once.
+
+    Raises:
+        UsageError: At once, for an unknown name, a file or an extra that is missing.
+    """
+    head, colon, count = name.partition(":")
+    if head in ON_HUB:
+        if colon and (not count.isdecimal() or int(count) < 2):
+            raise UsageError(
+                f"{name}: behind the colon stands how many documents to fetch, at least 2"
+            )
         require("datasets")
-        return
-    for path in _local_files(name):
+        number = int(count) if colon else HUB_DOCUMENTS
+        return lambda cache, report: _fetched(head, number, cache, report)
+    files = _local_files(name)
+    for path in files:
         kind, compression = format_of(path.name)
         if not kind:
             raise UsageError(
@@ -89,45 +96,27 @@ def check_texts(name: str) -> None:
             require("pyarrow")
         if compression == ".zst":
             require("zstandard")
+    return lambda cache, report: Texts(files)
 
 
-def find_texts(name: str, cache: Path, report: Report) -> Texts:
-    """The texts of a name or path; those of the hub are fetched into the cache, once."""
-    head = name.partition(":")[0]
-    if head not in ON_HUB:
-        return Texts(_local_files(name))
-    count = _hub_documents(name)
-    path = cache / f"{head}-{HUB_CONFIGURATION}-{count}.jsonl.gz"
+def _fetched(name: str, count: int, cache: Path, report: Report) -> Texts:
+    """So many documents of the hub, which are fetched unless they are in the cache."""
+    path = cache / f"{name}-{HUB_CONFIGURATION}-{count}.jsonl.gz"
     if not path.exists():
-        report(f"fetching {count:,} documents of {ON_HUB[head]}")
-        with replacing(path) as partial, gzip.open(partial, "wt", encoding="utf-8") as file:
-            documents = _streamed(ON_HUB[head], count)
-            file.writelines(json.dumps({"text": text}) + "\n" for text in documents)
+        import datasets  # type: ignore[import-untyped]
+
+        report(f"fetching {count:,} documents of {ON_HUB[name]}")
+        remedy = "without a network, give the path of a .jsonl, .parquet or .bin file instead"
+        with (
+            fetching(ON_HUB[name], remedy),
+            replacing(path) as partial,
+            gzip.open(partial, "wt", encoding="utf-8") as file,
+        ):
+            where = {"path": ON_HUB[name], "name": HUB_CONFIGURATION, "split": "train"}
+            for row in islice(datasets.load_dataset(**where, streaming=True), count):
+                file.write(json.dumps({"text": row["text"]}) + "\n")
     # gzip has a checksum of its own: what is damaged is refused before it is tokenised.
-    return Texts((path,), remedy="remove it, and it is fetched again")
-
-
-def _hub_documents(name: str) -> int:
-    _, colon, count = name.partition(":")
-    if colon and (not count.isdecimal() or int(count) < 2):
-        raise UsageError(f"{name}: behind the colon stands how many documents to fetch, at least 2")
-    return int(count) if colon else HUB_DOCUMENTS
-
-
-def _streamed(repository: str, count: int) -> Iterator[str]:
-    import datasets  # type: ignore[import-untyped]
-
-    try:
-        rows = datasets.load_dataset(
-            repository, name=HUB_CONFIGURATION, split="train", streaming=True
-        )
-        yield from (row["text"] for row in islice(rows, count))
-    # The library lets through whatever its transport raises, of several packages.
-    except Exception as error:
-        raise UsageError(
-            f"{repository} cannot be fetched ({type(error).__name__}: {error}); "
-            "without a network, give the path of a .jsonl, .parquet or .bin file instead"
-        ) from error
+    return Texts((path,), remedy="; remove it, and it is fetched again")
 
 
 def _local_files(name: str) -> tuple[Path, ...]:
@@ -182,16 +171,15 @@ def format_of(name: str) -> tuple[str, str]:
 
 def _read_file(path: Path, *, cut: bool, remedy: str) -> Iterator[str]:
     """The documents of one file that are not blank, as text that UTF-8 can hold."""
-    hint = f"; {remedy}" if remedy else ""
     try:
         with path.open("rb") as file:
             for text in _read_stream(file, path.name, cut=cut):
                 if text.strip():
                     yield text.encode("utf-8", "replace").decode("utf-8")
     except UsageError as error:
-        raise UsageError(f"{path}: {error}{hint}") from error
+        raise UsageError(f"{path}: {error}{remedy}") from error
     except _damages() as error:
-        raise UsageError(f"{path} is damaged or not what its name says: {error}{hint}") from error
+        raise UsageError(f"{path} is damaged or not what its name says: {error}{remedy}") from error
 
 
 def _damages() -> tuple[type[Exception], ...]:
@@ -203,26 +191,11 @@ def _damages() -> tuple[type[Exception], ...]:
 
 def _read_stream(stream: IO[bytes], name: str, *, cut: bool) -> Iterator[str]:
     kind, compression = format_of(name)
-    plain = _decompressed(stream, compression)
-    if kind in TEXT:
-        return _read_text(plain, cut=cut)
-    return {".jsonl": _read_jsonl, ".parquet": _read_parquet, ".tar": _read_tar}[kind](plain)
-
-
-def _decompressed(stream: Any, compression: str) -> Any:
-    """The stream that is inside; fsspec's reader of .zst would end with the first frame."""
-    if compression == ".zst":
-        import zstandard
-
-        reader = zstandard.ZstdDecompressor().stream_reader(stream, read_across_frames=True)
-        return io.BufferedReader(cast("io.RawIOBase", reader))
-    if compression == ".xz":
-        return lzma.open(stream)
-    return gzip.open(stream) if compression == ".gz" else stream
-
-
-def _read_text(stream: IO[bytes], *, cut: bool) -> Iterator[str]:
-    with io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace", newline="") as text:
+    plain = COMPRESSIONS[compression](stream) if compression else stream
+    if kind in READERS:
+        yield from READERS[kind](plain)
+        return
+    with io.TextIOWrapper(plain, encoding="utf-8-sig", errors="replace", newline="") as text:
         yield from cut_documents(text) if cut else (text.read(),)
 
 
@@ -261,15 +234,14 @@ def _read_parquet(stream: IO[bytes]) -> Iterator[str]:
     require("pyarrow")
     from pyarrow import parquet  # type: ignore[import-untyped]
 
-    with tempfile.TemporaryFile() as copy:
-        if not isinstance(getattr(stream, "raw", None), io.FileIO):
-            shutil.copyfileobj(stream, copy)  # parquet is read from its end, a stream cannot be
-        table = parquet.ParquetFile(copy if copy.tell() else stream)
-        if "text" not in table.schema_arrow.names:
-            found = ", ".join(table.schema_arrow.names)
-            raise UsageError(f'there is no column "text", only {found}')
-        for batch in table.iter_batches(batch_size=256, columns=["text"]):
-            yield from (text for text in batch.column(0).to_pylist() if text is not None)
+    # Parquet is read from its end, which is far for what is inside of a compressed file.
+    is_file = isinstance(getattr(stream, "raw", None), io.FileIO)
+    table = parquet.ParquetFile(stream if is_file else io.BytesIO(stream.read()))
+    if "text" not in table.schema_arrow.names:
+        found = ", ".join(table.schema_arrow.names)
+        raise UsageError(f'there is no column "text", only {found}')
+    for batch in table.iter_batches(batch_size=256, columns=["text"]):
+        yield from (text for text in batch.column(0).to_pylist() if text is not None)
 
 
 def _read_tar(stream: IO[bytes]) -> Iterator[str]:
@@ -281,3 +253,24 @@ def _read_tar(stream: IO[bytes]) -> Iterator[str]:
                     shutil.copyfileobj(content, copy)  # in a member one cannot go back and forth
                     copy.seek(0)
                     yield from _read_stream(copy, member.name, cut=False)
+
+
+def _open_zst(stream: IO[bytes]) -> Any:
+    """The stream that is inside, of all frames; fsspec's reader would end with the first."""
+    import zstandard
+
+    reader = zstandard.ZstdDecompressor().stream_reader(stream, read_across_frames=True)
+    return io.BufferedReader(cast("io.RawIOBase", reader))
+
+
+READERS: Mapping[str, Callable[[IO[bytes]], Iterator[str]]] = {
+    ".jsonl": _read_jsonl,
+    ".parquet": _read_parquet,
+    ".tar": _read_tar,
+}
+FORMATS = (".txt", ".md", ".rst", ".tex", ".py", *READERS)
+COMPRESSIONS: Mapping[str, Callable[[Any], Any]] = {
+    ".xz": lzma.open,
+    ".gz": gzip.open,
+    ".zst": _open_zst,
+}

@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import UsageError, require
-from . import data_folder
+from ..files import read_record, write_record
+from . import Report, data_folder, fetching, silent, was_damaged
 
 if TYPE_CHECKING:
     import tokenizers
@@ -23,6 +24,7 @@ BYTES = 256
 GPT2 = "gpt2"
 GPT2_VOCABULARY = 50_257
 GPT2_FILES = ("encoder.json", "vocab.bpe")
+GPT2_PLACE = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/"
 PIECE_CHARACTERS = 1 << 16
 WORD_BORDER = re.compile(r"(?<=\S)(?=[ \n])")
 TRAINING_BYTES = 64 << 20  # of text that a BPE learns from; more changes it little
@@ -30,52 +32,25 @@ TRAINING_BYTES = 64 << 20  # of text that a BPE learns from; more changes it lit
 Ids = npt.NDArray[np.unsignedinteger[Any]]
 
 
-class ByteTokenizer:
-    """The bytes of UTF-8; the end is 255, a byte that UTF-8 never uses.
+@dataclass(frozen=True)
+class Tokenizer:
+    """Plain bytes of UTF-8, or a byte-level BPE whose words are those of GPT-2.
 
-    >>> ByteTokenizer().encode(["aé"])
+    The last id stands before each document, and in none: UTF-8 never uses the byte 255.
+
+    >>> Tokenizer(BYTES).encode(["aé"])
     [array([ 97, 195, 169], dtype=uint8)]
     """
 
-    vocabulary = BYTES
-    end = 255
-
-    def encode(self, texts: Sequence[str]) -> list[Ids]:
-        """The bytes of each text."""
-        return [np.frombuffer(text.encode(), dtype=np.uint8) for text in texts]
-
-    def count_bytes(self, ids: Ids) -> int:
-        """The number of ids that are not an end."""
-        return int(np.count_nonzero(ids != self.end))
-
-
-class BytePairTokenizer:
-    """A byte-level BPE, whose words are those of GPT-2.
-
-    Attributes:
-        inner: the tokenizer of the library.
-        vocabulary: the number of ids.
-        end: the last id, which stands before each document, and in none.
-    """
-
-    def __init__(self, inner: tokenizers.Tokenizer, vocabulary: int) -> None:
-        self.inner, self.vocabulary, self.end = inner, vocabulary, vocabulary - 1
-        self._lengths = np.zeros(vocabulary, dtype=np.int64)
-        for token, index in inner.get_vocab().items():
-            self._lengths[index] = len(token)  # a character stands for a byte
-        self._lengths[self.end] = 0
+    vocabulary: int  # the number of ids
+    byte_pairs: tokenizers.Tokenizer | None = None  # of the library; None for plain bytes
 
     def encode(self, texts: Sequence[str]) -> list[Ids]:
         """The ids of each text; what looks like a special token is text."""
-        encoded = self.inner.encode_batch_fast(list(texts))
+        if self.byte_pairs is None:
+            return [np.frombuffer(text.encode(), dtype=np.uint8) for text in texts]
+        encoded = self.byte_pairs.encode_batch_fast(list(texts))
         return [np.array(text.ids, dtype=np.uint32) for text in encoded]
-
-    def count_bytes(self, ids: Ids) -> int:
-        """The length of the text of ids in UTF-8."""
-        return int(self._lengths[ids].sum())
-
-
-Tokenizer = ByteTokenizer | BytePairTokenizer
 
 
 def parse_vocabulary(vocabulary: int | str) -> int | str:
@@ -88,20 +63,36 @@ def parse_vocabulary(vocabulary: int | str) -> int | str:
         UsageError: If there is none such, or it cannot be had here; nothing is downloaded.
     """
     if vocabulary == GPT2:
-        require("tokenizers")
         gpt2_folder()
-        return GPT2
-    if isinstance(vocabulary, str) and not vocabulary.isdecimal():
+    elif not str(vocabulary).isdecimal() or int(vocabulary) < BYTES:
         raise UsageError(
-            f"unknown vocabulary {vocabulary!r}: it is {GPT2!r} or a number, from {BYTES}"
+            f"vocabulary must be at least {BYTES}, which is plain bytes, or {GPT2!r}, "
+            f"got {vocabulary!r}"
         )
-    if int(vocabulary) < BYTES:
-        raise UsageError(
-            f"vocabulary must be at least {BYTES}, which is plain bytes, got {vocabulary}"
-        )
-    if int(vocabulary) > BYTES:
+    else:
+        vocabulary = int(vocabulary)
+    if vocabulary != BYTES:
         require("tokenizers")
-    return int(vocabulary)
+    return vocabulary
+
+
+def load_tokenizer(
+    vocabulary: int | str, training: Iterable[str], path: Path, report: Report = silent
+) -> Tokenizer:
+    """The tokenizer of that vocabulary; a BPE learns from the training texts, and is kept there."""
+    if vocabulary == GPT2:
+        return gpt2()
+    if vocabulary == BYTES:
+        return Tokenizer(BYTES)
+    import tokenizers
+
+    known = read_record(path)
+    if known is None:
+        report(f"training a byte-level BPE of {vocabulary:,} tokens{was_damaged(path)}")
+        known = {"bpe": train_byte_pairs(training, int(vocabulary)).to_str()}
+        write_record(path, known)
+    byte_pairs = tokenizers.Tokenizer.from_str(known["bpe"])
+    return Tokenizer(byte_pairs.get_vocab_size() + 1, byte_pairs)  # its end is behind the others
 
 
 def cut_words(text: str, *, size: int = PIECE_CHARACTERS) -> Iterator[str]:
@@ -114,20 +105,14 @@ def cut_words(text: str, *, size: int = PIECE_CHARACTERS) -> Iterator[str]:
     ['one', ' two', '  three']
     """
     start = 0
-    while start + size < len(text):
-        border = WORD_BORDER.search(text, start + size)
-        if border is None:
-            break
+    while border := WORD_BORDER.search(text, start + size):
         yield text[start : border.start()]
         start = border.start()
     yield text[start:]
 
 
-# A BPE of our own ---------------------------------------------------------------------------------
-
-
-def train_byte_pairs(texts: Iterable[str], *, vocabulary: int) -> str:
-    """A byte-level BPE of at most that many tokens, the end included, serialised.
+def train_byte_pairs(texts: Iterable[str], vocabulary: int) -> tokenizers.Tokenizer:
+    """A byte-level BPE of at most that many tokens, with an end that is not in it.
 
     It depends on the texts alone. Where they are short it has fewer tokens.
     """
@@ -139,38 +124,27 @@ def train_byte_pairs(texts: Iterable[str], *, vocabulary: int) -> str:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    inner = _byte_level(models.BPE())
-    pieces = (piece for text in texts for piece in cut_words(text))
-    inner.train_from_iterator(_first(pieces, size=TRAINING_BYTES), trainer)
-    return str(inner.to_str())
 
+    def first_pieces() -> Iterator[str]:
+        left = TRAINING_BYTES
+        for piece in (piece for text in texts for piece in cut_words(text)):
+            if left <= 0:
+                return
+            left -= len(piece)
+            yield piece
 
-def byte_pairs(serialised: str) -> BytePairTokenizer:
-    """The tokenizer that `train_byte_pairs` has returned; its end is behind the last token."""
-    import tokenizers
-
-    inner = tokenizers.Tokenizer.from_str(serialised)
-    return BytePairTokenizer(inner, inner.get_vocab_size() + 1)
+    byte_pairs = _byte_level(models.BPE())
+    byte_pairs.train_from_iterator(first_pieces(), trainer)
+    return byte_pairs
 
 
 def _byte_level(model: tokenizers.models.BPE) -> tokenizers.Tokenizer:
     import tokenizers
 
-    inner = tokenizers.Tokenizer(model)
-    inner.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    inner.decoder = tokenizers.decoders.ByteLevel()
-    return inner
-
-
-def _first(texts: Iterable[str], *, size: int) -> Iterator[str]:
-    for text in texts:
-        if size <= 0:
-            return
-        size -= len(text)
-        yield text
-
-
-# GPT-2's ------------------------------------------------------------------------------------------
+    byte_pairs = tokenizers.Tokenizer(model)
+    byte_pairs.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    byte_pairs.decoder = tokenizers.decoders.ByteLevel()
+    return byte_pairs
 
 
 def gpt2_folder() -> Path | None:
@@ -183,37 +157,22 @@ def gpt2_folder() -> Path | None:
     return None if missing else folder
 
 
-def gpt2() -> BytePairTokenizer:
+def gpt2() -> Tokenizer:
     """GPT-2's tokenizer, from local files where there are some, else from the hub."""
     require("tokenizers")
-    folder = gpt2_folder()
-    return _local_gpt2(folder) if folder else _downloaded_gpt2()
-
-
-@lru_cache(maxsize=1)
-def _local_gpt2(folder: Path) -> BytePairTokenizer:
-    from tokenizers import models
-
-    vocabulary, merges = (folder / name for name in GPT2_FILES)
-    try:
-        inner = _byte_level(models.BPE.from_file(str(vocabulary), str(merges)))
-    except Exception as error:  # the library raises no narrower one
-        raise UsageError(f"{vocabulary} and {merges} cannot be read: {error}") from error
-    if inner.get_vocab_size() != GPT2_VOCABULARY:
-        raise UsageError(f"{vocabulary} is not GPT-2's: that has {GPT2_VOCABULARY:,} tokens")
-    return BytePairTokenizer(inner, GPT2_VOCABULARY)
-
-
-def _downloaded_gpt2() -> BytePairTokenizer:
     import tokenizers
 
+    if (folder := gpt2_folder()) is None:
+        remedy = f"set DEVA_GPT2_BPE to a folder with its {' and '.join(GPT2_FILES)} ({GPT2_PLACE})"
+        with fetching("GPT-2's vocabulary", remedy):
+            parts = json.loads(tokenizers.Tokenizer.from_pretrained(GPT2).to_str())
+        parts["added_tokens"] = []  # what looks like a special token is text
+        return Tokenizer(GPT2_VOCABULARY, tokenizers.Tokenizer.from_str(json.dumps(parts)))
+    vocabulary, merges = (str(folder / name) for name in GPT2_FILES)
     try:
-        parts = json.loads(tokenizers.Tokenizer.from_pretrained(GPT2).to_str())
+        byte_pairs = _byte_level(tokenizers.models.BPE.from_file(vocabulary, merges))
     except Exception as error:  # the library raises no narrower one
-        raise UsageError(
-            f"GPT-2's vocabulary cannot be downloaded ({type(error).__name__}): set DEVA_GPT2_BPE "
-            f"to a folder with its {' and '.join(GPT2_FILES)} "
-            "(from https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/)"
-        ) from error
-    parts["added_tokens"] = []  # what looks like a special token is text
-    return BytePairTokenizer(tokenizers.Tokenizer.from_str(json.dumps(parts)), GPT2_VOCABULARY)
+        raise UsageError(f"{vocabulary} and {merges} cannot be read: {error}") from error
+    if byte_pairs.get_vocab_size() != GPT2_VOCABULARY:
+        raise UsageError(f"{vocabulary} is not GPT-2's: that has {GPT2_VOCABULARY:,} tokens")
+    return Tokenizer(GPT2_VOCABULARY, byte_pairs)

@@ -12,8 +12,7 @@ by √width: what a step of that one rate changes is then no small part of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,8 +23,7 @@ LOGIT_CAP: Final = 30.0
 EMBEDDING_STD: Final = 0.1
 
 
-@dataclass(frozen=True)
-class GPTSize:
+class GPTSize(NamedTuple):
     """How large a GPT is, its vocabulary aside."""
 
     layers: int
@@ -33,19 +31,20 @@ class GPTSize:
     head: int  # the width of a head
     context: int  # tokens that it can see
     value_embeddings: int  # in the first so many layers
+    validation: int = (
+        16_384  # tokens in an evaluation, at most: a small part of what training costs
+    )
     without_attention: tuple[int, ...] = ()  # layers that are an MLP alone
 
 
 SIZES: Final = {
-    "tiny": GPTSize(layers=2, width=64, head=32, context=64, value_embeddings=1),
-    "small": GPTSize(layers=4, width=128, head=32, context=256, value_embeddings=1),
-    "small-wide": GPTSize(layers=4, width=256, head=32, context=256, value_embeddings=1),
-    "small-deep": GPTSize(layers=8, width=128, head=32, context=256, value_embeddings=1),
-    "medium": GPTSize(layers=8, width=256, head=64, context=512, value_embeddings=2),
-    "large": GPTSize(layers=12, width=512, head=64, context=1024, value_embeddings=3),
-    "paper": GPTSize(
-        layers=12, width=768, head=128, context=1024, value_embeddings=3, without_attention=(7,)
-    ),
+    "tiny": GPTSize(2, 64, 32, 64, 1, 16_384),
+    "small": GPTSize(4, 128, 32, 256, 1, 32_768),
+    "small-wide": GPTSize(4, 256, 32, 256, 1, 32_768),
+    "small-deep": GPTSize(8, 128, 32, 256, 1, 32_768),
+    "medium": GPTSize(8, 256, 64, 512, 2, 131_072),
+    "large": GPTSize(12, 512, 64, 1024, 3, 524_288),
+    "paper": GPTSize(12, 768, 128, 1024, 3, 10_485_760, without_attention=(7,)),
 }
 
 
@@ -98,8 +97,7 @@ class Attention(nn.Module):
             v = self.mix[0] * v + self.mix[1] * embedded
         q, k = rotary(norm(q)), rotary(norm(k))
         y = scaled_dot_product_attention(q, k, v, is_causal=True, scale=SHARPEST / self.head)
-        added: Tensor = self.out(y.transpose(1, 2).flatten(2))
-        return added
+        return self.out(y.transpose(1, 2).flatten(2))
 
 
 class MLP(nn.Module):
@@ -115,8 +113,7 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:  # (batch, time, width) → the same
         """What the MLP adds to the stream."""
-        added: Tensor = self.down(relu(self.up(x)).square())
-        return added
+        return self.down(relu(self.up(x)).square())
 
 
 class Block(nn.Module):
@@ -134,8 +131,7 @@ class Block(nn.Module):
         x = self.mix[0] * x + self.mix[1] * start
         if self.attention is not None:
             x = x + self.attention(norm(x), rotary, values)
-        mlp: Tensor = self.mlp(norm(x))
-        return x + mlp
+        return x + self.mlp(norm(x))
 
 
 class GPT(nn.Module):
@@ -191,8 +187,7 @@ TRACK_CAP: Final = 15.0  # of logits
 HIDDEN_VARIANCE: Final = 0.33  # times the fan-in
 
 
-@dataclass(frozen=True)
-class TrackSize:
+class TrackSize(NamedTuple):
     """How large the model is."""
 
     layers: int = 12
@@ -208,66 +203,37 @@ class TrackLinear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """W x + b."""
-        assert self.bias is not None
         return linear(x, self.weight.type_as(x), self.bias.type_as(x))
 
 
-class TrackNorm(nn.Module):
-    """X over its root mean square, times a gain."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.gains = nn.Parameter(torch.ones(width))
+class TrackNorm(nn.RMSNorm):
+    """X over its root mean square, times a gain, in the precision of x."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """X normed, in its own precision."""
-        return rms_norm(x, (x.shape[-1],), weight=self.gains.type_as(x))
-
-
-class TrackAttention(nn.Module):
-    """Causal attention over normed queries and keys."""
-
-    def __init__(self, size: TrackSize) -> None:
-        super().__init__()
-        self.head = size.head
-        self.q, self.k, self.v, self.proj = (TrackLinear(size.width, size.width) for _ in range(4))
-
-    def forward(self, x: Tensor, rotary: Rotary) -> Tensor:  # (batch, time, width) → the same
-        """What attention adds to the stream."""
-        q, k, v = (layer(x).unflatten(-1, (-1, self.head)) for layer in (self.q, self.k, self.v))
-        q, k, v = (y.transpose(1, 2) for y in (q, k, v))  # each (batch, heads, time, head)
-        q, k = (rotary(norm(y).float()).type_as(y) for y in (q, k))
-        y = scaled_dot_product_attention(q, k, v, is_causal=True, scale=TRACK_SCALE)
-        added: Tensor = self.proj(y.transpose(1, 2).flatten(2))
-        return added
-
-
-class TrackMLP(nn.Module):
-    """Two linear layers with ReLU² between them."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.fc, self.proj = TrackLinear(width, 4 * width), TrackLinear(4 * width, width)
-
-    def forward(self, x: Tensor) -> Tensor:  # (batch, time, width) → the same
-        """What the MLP adds to the stream."""
-        added: Tensor = self.proj(relu(self.fc(x)).square())
-        return added
+        """X normed."""
+        assert self.weight is not None
+        return rms_norm(x, self.normalized_shape, self.weight.type_as(x))
 
 
 class TrackBlock(nn.Module):
-    """Attention and an MLP, each added to the normed stream."""
+    """Causal attention and an MLP with ReLU², each of the normed stream and added to it."""
 
     def __init__(self, size: TrackSize) -> None:
         super().__init__()
-        self.attention, self.mlp = TrackAttention(size), TrackMLP(size.width)
-        self.norm1, self.norm2 = TrackNorm(size.width), TrackNorm(size.width)
+        width, self.head = size.width, size.head
+        self.q, self.k, self.v, self.out = (TrackLinear(width, width) for _ in range(4))
+        self.up, self.down = TrackLinear(width, 4 * width), TrackLinear(4 * width, width)
+        self.norm1, self.norm2 = TrackNorm(width), TrackNorm(width)
 
-    def forward(self, x: Tensor, rotary: Rotary) -> Tensor:
+    def forward(self, x: Tensor, rotary: Rotary) -> Tensor:  # (batch, time, width) → the same
         """The stream after this block."""
-        x = x + self.attention(self.norm1(x), rotary)
-        mlp: Tensor = self.mlp(self.norm2(x))
-        return x + mlp
+        y = self.norm1(x)
+        q, k, v = (layer(y).unflatten(-1, (-1, self.head)) for layer in (self.q, self.k, self.v))
+        q, k, v = (y.transpose(1, 2) for y in (q, k, v))  # each (batch, heads, time, head)
+        q, k = (rotary(norm(y).float()).type_as(y) for y in (q, k))
+        y = scaled_dot_product_attention(q, k, v, is_causal=True, scale=TRACK_SCALE)
+        x = x + self.out(y.transpose(1, 2).flatten(2))
+        return x + self.down(relu(self.up(self.norm2(x))).square())
 
 
 class TrackGPT(nn.Module):
@@ -291,7 +257,7 @@ class TrackGPT(nn.Module):
             if isinstance(module, TrackLinear):
                 nn.init.normal_(module.weight, std=(HIDDEN_VARIANCE / module.in_features) ** 0.5)
         for name, param in self.named_parameters():
-            if name.endswith(("proj.weight", "bias")):
+            if name.endswith(("out.weight", "down.weight", "proj.weight", "bias")):
                 nn.init.zeros_(param)
 
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:  # (batch, time) both

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, pad, relu, scaled_dot_product_attention
+
+from ..errors import UsageError
+
+
+class Shape(NamedTuple):
+    """What a model has to know of images."""
+
+    side: int  # height and width
+    channels: int
+    classes: int
+
 
 # The residual networks for small images of He et al. (2016), Deep Residual Learning, section 4.2
 # ResNet-20 has 269,722 parameters with ten classes: the shortcuts have none (option A).
@@ -31,12 +44,12 @@ RESNET_SIZES: Final = {
 
 
 class ResNetBlock(nn.Module):
-    """Two 3 × 3 convolutions around which the input goes unchanged; a stride halves the image."""
+    """Two 3 × 3 convolutions around which the input goes; where channels double, sides halve."""
 
-    def __init__(self, inputs: int, outputs: int, *, stride: int) -> None:
+    def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
-        self.stride = stride
-        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
+        self.stride = outputs // inputs
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, self.stride, padding=1, bias=False)
         self.norm1 = nn.BatchNorm2d(outputs)
         self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
         self.norm2 = nn.BatchNorm2d(outputs)
@@ -52,25 +65,18 @@ class ResNetBlock(nn.Module):
 
 
 class ResNet(nn.Module):
-    """A convolution, three stages of blocks at full, half and quarter size, and a linear head.
+    """A convolution, three stages of blocks at full, half and quarter size, and a linear head."""
 
-    Args:
-        size: How large it is.
-        channels: Of an image.
-        classes: Of images.
-    """
-
-    def __init__(self, size: ResNetSize, *, channels: int, classes: int) -> None:
+    def __init__(self, size: ResNetSize, shape: Shape) -> None:
         super().__init__()
         width = size.width
-        self.conv = nn.Conv2d(channels, width, 3, padding=1, bias=False)
+        self.conv = nn.Conv2d(shape.channels, width, 3, padding=1, bias=False)
         self.norm = nn.BatchNorm2d(width)
-        self.stages = nn.Sequential(
-            _stage(width, width, size.blocks, stride=1),
-            _stage(width, 2 * width, size.blocks, stride=2),
-            _stage(2 * width, 4 * width, size.blocks, stride=2),
-        )
-        self.head = nn.Linear(4 * width, classes)
+        self.stages = nn.Sequential()
+        for inputs, outputs in pairwise((width, width, 2 * width, 4 * width)):
+            rest = (ResNetBlock(outputs, outputs) for _ in range(size.blocks - 1))
+            self.stages.append(nn.Sequential(ResNetBlock(inputs, outputs), *rest))
+        self.head = nn.Linear(4 * width, shape.classes)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
@@ -79,15 +85,7 @@ class ResNet(nn.Module):
         """The logits (n, classes) of images (n, channels, h, w)."""
         x = relu(self.norm(self.conv(images)))  # (n, width, h, w)
         x = self.stages(x)  # (n, 4 width, h / 4, w / 4)
-        logits: Tensor = self.head(x.mean(dim=(2, 3)))
-        return logits
-
-
-def _stage(inputs: int, outputs: int, blocks: int, *, stride: int) -> nn.Sequential:
-    """Blocks of which the first changes the channels and the size of the image."""
-    first = ResNetBlock(inputs, outputs, stride=stride)
-    rest = (ResNetBlock(outputs, outputs, stride=1) for _ in range(blocks - 1))
-    return nn.Sequential(first, *rest)
+        return self.head(x.mean(dim=(2, 3)))
 
 
 # The vision transformer of Dosovitskiy et al. (2021), An Image is Worth 16 × 16 Words -------------
@@ -103,6 +101,19 @@ class ViTSize(NamedTuple):
     depth: int
     heads: int
     std: float | None = None  # of the weights of blocks at the start; None: 1/√inputs of each
+
+    def tokens(self, side: int) -> int:
+        """The patches of an image, and the class token.
+
+        Raises:
+            UsageError: If the patches do not fill the image.
+        """
+        if side % self.patch:
+            raise UsageError(
+                f"the patches of this ViT need images whose side is a multiple of {self.patch} "
+                f"pixels, got {side}: choose another size or other data"
+            )
+        return 1 + (side // self.patch) ** 2
 
 
 INIT_STD: Final = 0.02  # of the other weights, and usual for those of large models
@@ -136,8 +147,7 @@ class Attention(nn.Module):
         qkv = self.qkv(x).view(n, t, 3, self.heads, width // self.heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (n, heads, t, width / heads)
         y = scaled_dot_product_attention(q, k, v)
-        out: Tensor = self.proj(y.transpose(1, 2).reshape(n, t, width))
-        return out
+        return self.proj(y.transpose(1, 2).reshape(n, t, width))
 
 
 class ViTBlock(nn.Module):
@@ -154,34 +164,20 @@ class ViTBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(n, t, width) → (n, t, width)."""
         x = x + self.attention(self.norm1(x))
-        out: Tensor = x + self.down(gelu(self.up(self.norm2(x))))
-        return out
+        return x + self.down(gelu(self.up(self.norm2(x))))
 
 
 class ViT(nn.Module):
-    """A vision transformer whose class token is read by a linear head.
+    """A vision transformer whose class token is read by a linear head."""
 
-    Args:
-        size: How large it is.
-        side: Height and width of an image, a multiple of the patch's.
-        channels: Of an image.
-        classes: Of images.
-
-    Raises:
-        ValueError: If the patches do not fill the image.
-    """
-
-    def __init__(self, size: ViTSize, *, side: int, channels: int, classes: int) -> None:
+    def __init__(self, size: ViTSize, shape: Shape) -> None:
         super().__init__()
-        if side % size.patch:
-            raise ValueError(f"side must be a multiple of the patch, {size.patch}, got {side}")
-        tokens = 1 + (side // size.patch) ** 2
-        self.patches = nn.Conv2d(channels, size.width, size.patch, stride=size.patch)
+        self.patches = nn.Conv2d(shape.channels, size.width, size.patch, stride=size.patch)
         self.class_token = nn.Parameter(torch.zeros(1, 1, size.width))
-        self.positions = nn.Parameter(torch.zeros(1, tokens, size.width))
+        self.positions = nn.Parameter(torch.zeros(1, size.tokens(shape.side), size.width))
         self.blocks = nn.Sequential(*(ViTBlock(size.width, size.heads) for _ in range(size.depth)))
         self.norm = nn.LayerNorm(size.width, eps=NORM_EPS)
-        self.head = nn.Linear(size.width, classes)
+        self.head = nn.Linear(size.width, shape.classes)
         for module in self.blocks.modules():
             if isinstance(module, nn.Linear):
                 nn.init.trunc_normal_(module.weight, std=size.std or module.in_features**-0.5)
@@ -196,8 +192,7 @@ class ViT(nn.Module):
         x = self.patches(images).flatten(2).mT  # (n, t - 1, width)
         x = torch.cat([self.class_token.expand(len(x), -1, -1), x], dim=1)  # (n, t, width)
         x = self.blocks(x + self.positions)
-        logits: Tensor = self.head(self.norm(x[:, 0]))  # the norm is of each token alone
-        return logits
+        return self.head(self.norm(x[:, 0]))  # the norm is of each token alone
 
 
 # A perceptron on the pixels, the smallest model of images -----------------------------------------
@@ -205,25 +200,24 @@ class ViT(nn.Module):
 MLP_SIZES: Final = {"tiny": 64, "small": 256, "large": 1024}  # the width of both hidden layers
 
 
-class MLP(nn.Module):
-    """Two hidden layers with GELU, and a linear head.
+class MLP(nn.Sequential):
+    """Two hidden layers of this width with GELU, and a linear head."""
 
-    Args:
-        width: Of both hidden layers.
-        side: Height and width of an image.
-        channels: Of an image.
-        classes: Of images.
-    """
-
-    def __init__(self, width: int, *, side: int, channels: int, classes: int) -> None:
+    def __init__(self, width: int, shape: Shape) -> None:
         super().__init__()
-        self.first = nn.Linear(channels * side * side, width)
+        self.pixels = nn.Flatten()
+        self.first = nn.Linear(shape.channels * shape.side**2, width)
+        self.first_gelu = nn.GELU()
         self.second = nn.Linear(width, width)
-        self.head = nn.Linear(width, classes)
+        self.second_gelu = nn.GELU()
+        self.head = nn.Linear(width, shape.classes)
 
-    def forward(self, images: Tensor) -> Tensor:
-        """The logits (n, classes) of images (n, channels, side, side)."""
-        hidden = gelu(self.first(images.flatten(1)))  # (n, width)
-        hidden = gelu(self.second(hidden))  # (n, width)
-        logits: Tensor = self.head(hidden)
-        return logits
+
+# The three families ------------------------------------------------------------------------------
+
+FAMILIES: Final[Mapping[str, tuple[Callable[[Any, Shape], nn.Module], Mapping[str, Any]]]] = {
+    "resnet": (ResNet, RESNET_SIZES),
+    "vit": (ViT, VIT_SIZES),
+    "mlp": (MLP, MLP_SIZES),
+}
+"""Name → what makes a model of a size for images of a shape, and the sizes."""

@@ -24,7 +24,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..data.shards import check_digests, find_shards, map_shard
+from ..data.corpus import check_digests, find_shards, map_shard
 from ..errors import UsageError
 from ..files import append_line
 from ..models.gpt import TrackGPT, TrackSize

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from .. import language, quadratic, vision
+from ..data.corpus import check_corpus
 from ..errors import UsageError
 from ..vision import evaluating, mixed
 from .environment import seed_all, seeded
@@ -59,7 +60,7 @@ def check_task(settings: RunSettings) -> None:
         return  # all was seen when the task of the user was planned
     preset_of(settings.task, settings.size)
     if settings.task == "gpt":
-        language.check(settings.data, settings.vocabulary)
+        check_corpus(settings.data, settings.vocabulary)
     elif settings.task != "quadratic":
         vision.check_image_task(settings.task, settings.size, settings.data)
     elif settings.data != "none":
@@ -80,14 +81,7 @@ def make_task(settings: RunSettings, report: Report) -> Task:
         return language.TextTask.load(settings, report=report)
     if settings.task == "quadratic":
         return quadratic.Quadratic(settings.size, seed=settings.seed, batch=settings.batch)
-    return vision.image_task(
-        settings.task,
-        size=settings.size,
-        data=settings.data,
-        seed=settings.seed,
-        batch=settings.batch,
-        report=report,
-    )
+    return vision.ImageTask.load(settings, report=report)
 
 
 # --- The user's own task -------------------------------------------------------------------------
