@@ -42,7 +42,7 @@ from deva_lab.bench.timing import (
     random_gradients,
 )
 from deva_lab.cli import main
-from deva_lab.usage.bench import BENCHMARKS
+from deva_lab.usage import BENCHMARKS, text
 from deva_optim.core.methods import METHODS, method_of
 
 TINY = Settings(rounds=2, steps=2, refresh_every=2, warmup=3, gradients=2, peak_size=32)
@@ -327,15 +327,16 @@ def test_strictness_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert bench([*options, "--strict"]) == 1
 
 
-def test_a_peer_that_fails_is_left_out() -> None:
-    def broken(params: list[Tensor], refresh_every: int) -> Optimizer:
+def test_a_peer_that_fails_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(params: list[Tensor], **options: object) -> Optimizer:
         raise RuntimeError("no compiler\nand a long story")
 
-    peer = replace(SUBJECTS["torch-adamw"], build=broken)
-    missing = replace(SUBJECTS["heavyball-soap"], needs=("not_a_package", "SOAP"))
-    old = replace(SUBJECTS["torch-muon"], needs=("torch.optim", "NotYet"))
+    monkeypatch.setattr(torch.optim, "AdamW", broken)
+    monkeypatch.setattr(do, "AdamW", broken)
+    missing = replace(SUBJECTS["heavyball-soap"], module="not_a_package")
+    old = replace(SUBJECTS["torch-muon"], optimizer="NotYet")
     settings = replace(TINY, profile=False)
-    subjects = [peer, missing, old, SUBJECTS["muon"]]
+    subjects = [SUBJECTS["torch-adamw"], missing, old, SUBJECTS["muon"]]
     found = measure_set(shape_set("gpt-4"), subjects, settings, quiet)
     assert list(found.results) == ["muon"]
     assert found.left_out == {
@@ -344,7 +345,7 @@ def test_a_peer_that_fails_is_left_out() -> None:
         "torch-adamw": "RuntimeError: no compiler",
     }
     with pytest.raises(RuntimeError, match="no compiler"):
-        measure_set(shape_set("gpt-4"), [replace(peer, kind="ours")], settings, quiet)
+        measure_set(shape_set("gpt-4"), [SUBJECTS["adamw"]], settings, quiet)
 
 
 def test_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -469,7 +470,7 @@ def test_settings_are_options_with_a_help(
     with pytest.raises(SystemExit, match="0"):
         main(["bench", name, "--help"])
     shown = capsys.readouterr().out
-    assert BENCHMARKS[name] in shown
+    assert text(f"bench-{name}") in shown
     assert f"  {option} " in shown
 
 

@@ -6,7 +6,7 @@ import json
 import operator
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from statistics import fmean, median
@@ -19,13 +19,13 @@ from torch.optim import Optimizer
 
 import deva_optim as do
 
-from ..errors import UsageError, unknown
+from ..errors import unknown
 from ..models.gpt import GPT, SIZES
 from ..render import aligned
 from ..render.figures import GREY, make_figure, svg
 from .machine import machine, summary
 from .subjects import SETS, SUBJECTS, matching, shape_set
-from .timing import ONE, Result, Say, SetResult, Settings, measure_set, option, quartiles
+from .timing import ONE, Result, Say, SetResult, Settings, check_least, measure_set, quartiles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,7 +38,9 @@ def run(settings: Settings, out: Path = OUT, show: Say = print, say: Say = lambd
     """Measure, show tables and checks, write files; returns whether all checks hold."""
     subjects = [SUBJECTS[name] for name in matching(settings.only, SUBJECTS)]
     if settings.compile is not None:
-        subjects += [s.compiled(settings.compile) for s in subjects if s.kind == "ours"]
+        ours = [s for s in subjects if s.kind == "ours"]
+        backend = settings.compile
+        subjects += [replace(s, name=f"{s.name}-compiled", compile=backend) for s in ours]
     if settings.baseline not in SUBJECTS:
         raise unknown("baseline", settings.baseline, SUBJECTS)
     sets = [shape_set(name) for name in [f"gpt-{d}:1" for d in settings.dims] or settings.shapes]
@@ -355,15 +357,14 @@ BOUND: Final = 1.15  # of DeVA's whole step over AdamW's, at the default setting
 class TrainingSettings:
     """What is trained, a size of GPT on so many sequences of its context a step, and how often."""
 
-    size: str = option("small", "of the GPT", choices=SIZES)
-    vocabulary: int = option(4096, "how many tokens there are")
-    batch: int = option(64, "sequences a step")
-    seed: int = option(0, "of weights and tokens")
-    rounds: int = option(20, "how often every optimizer takes a step")
+    size: str = "small"
+    vocabulary: int = 4096
+    batch: int = 64  # sequences a step
+    seed: int = 0
+    rounds: int = 20  # how often every optimizer takes a step
 
     def __post_init__(self) -> None:
-        if self.rounds < 2:
-            raise UsageError(f"--rounds must be at least 2 to have a spread, got {self.rounds}")
+        check_least(self, rounds=2)
 
 
 def run_training(settings: TrainingSettings, show: Say = print) -> bool:

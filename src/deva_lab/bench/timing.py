@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from statistics import fmean, median, quantiles
 from typing import Any, Final
 
@@ -21,14 +21,20 @@ ONE: Final = "/one"  # ends the name of a case on the shapes that a set is compa
 Say = Callable[[str], None]
 
 
-def option(default: Any, about: str, **more: Any) -> Any:
-    """A field of settings that the command line has an option for, with the words of its help."""
-    return field(default=default, metadata={"help": about, **more})
+def check_least(settings: object, **least: int) -> None:
+    """Raises UsageError for a setting that is below its bound."""
+    for name, bound in least.items():
+        if getattr(settings, name) < bound:
+            option, why = name.replace("_", "-"), " to have a spread" * (name == "rounds")
+            value = getattr(settings, name)
+            raise UsageError(f"--{option} must be at least {bound}{why}, got {value}")
 
 
 @dataclass(frozen=True)
 class Settings:
     """What is measured, and how often; printed and saved with the results.
+
+    `options.ini` says what the other numbers are.
 
     Attributes:
         shapes: Names of shape sets, see `subjects.SETS`.
@@ -41,26 +47,21 @@ class Settings:
     shapes: tuple[str, ...] = ("gpt-256", "gpt-768", "tiny-batch")
     dims: tuple[int, ...] = ()
     only: tuple[str, ...] = ("*",)
-    baseline: str = option("muon", "what the others are divided by")
-    rounds: int = option(7, "how often every subject takes its turn")
-    steps: int = option(10, "steps in a turn, whole refresh periods")
-    warmup: int = option(21, "steps before the first round; what is compiled needs two refreshes")
-    refresh_every: int = option(10, "steps between two refreshes of a basis")
-    gradients: int = option(3, "random gradients that take turns; one alone would be singular")
+    baseline: str = "muon"
+    rounds: int = 7
+    steps: int = 10
+    warmup: int = 21
+    refresh_every: int = 10
+    gradients: int = 3
     compile: str | None = None
     profile: bool = True
-    threads: int = option(0, "threads of torch; 0 leaves its own choice")
-    device: str = option("cpu", "where it is measured")
-    seed: int = option(0, "of the gradients")
-    peak_size: int = option(2048, "n of the n×n×n product that shows the peak of the machine")
+    threads: int = 0
+    device: str = "cpu"
+    seed: int = 0
+    peak_size: int = 2048
 
     def __post_init__(self) -> None:
-        least = {"steps": 1, "warmup": 1, "refresh_every": 1, "gradients": 1, "threads": 0}
-        for name, bound in least.items():
-            if getattr(self, name) < bound:
-                raise UsageError(f"{name} must be at least {bound}, got {getattr(self, name)}")
-        if self.rounds < 2:
-            raise UsageError(f"rounds must be at least 2 to have a spread, got {self.rounds}")
+        check_least(self, steps=1, warmup=1, refresh_every=1, gradients=1, threads=0, rounds=2)
         if self.steps % self.refresh_every:
             raise UsageError(
                 f"steps must be a multiple of refresh_every ({self.refresh_every}), got "
@@ -204,10 +205,9 @@ class SetResult:
 
 
 def measure_set(
-    shapes: ShapeSet, subjects: Iterable[Subject], settings: Settings, say: Say
+    shapes: ShapeSet, subjects: Sequence[Subject], settings: Settings, say: Say
 ) -> SetResult:
     """Measure all subjects that can be measured on a set of shapes."""
-    subjects = list(subjects)
     left_out = {s.name: s.missing for s in subjects if s.missing is not None}
     present = [s for s in subjects if s.name not in left_out]
     check_memory(shapes, present, settings)
@@ -244,9 +244,8 @@ def _warm_cases(
     say: Say,
 ) -> list[Case]:
     """The cases that work, past their first steps; a peer that fails is left out."""
-    sets = [("", random_gradients(shapes.shapes, settings))]
-    if shapes.against:
-        sets.append((ONE, random_gradients(shapes.against, settings)))
+    named = {"": shapes.shapes, ONE: shapes.against}
+    sets = [(end, random_gradients(some, settings)) for end, some in named.items() if some]
     cases = []
     for subject in subjects:
         for end, gradients in sets:

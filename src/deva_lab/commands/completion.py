@@ -9,19 +9,18 @@ import argparse
 import shlex
 from argparse import Action
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from textwrap import shorten
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from ..cli import parser
 from ..config import Command, tree
 from ..data.text_sources import NAMES as TEXTS
 from ..names import EXPERIMENTS, IMAGES, LOGGERS, OPTIMIZERS, PLACES, STAGES
 from ..run.settings import OFFERS, TUNED
-from ..usage import STARTERS
-from ..usage.bench import BENCHMARKS
+from ..usage import BENCHMARKS, STARTERS
 
 WIDTH: Final = 70  # of what a candidate is
 
@@ -56,7 +55,7 @@ class Answer:
         space: Whether the word is then complete.
     """
 
-    candidates: Texts = field(default_factory=dict)
+    candidates: Texts
     files: bool = False
     space: bool = True
 
@@ -64,15 +63,6 @@ class Answer:
     def flags(self) -> str:
         """The first line of an answer; never empty, as shells drop empty lines."""
         return " ".join(["words", *["files"] * self.files, *["nospace"] * (not self.space)])
-
-
-class _Read(NamedTuple):
-    """A line up to the word that is being typed."""
-
-    command: Command
-    given: Given
-    places: int  # arguments without a name
-    waiting: Action | None  # the option whose value comes next
 
 
 def complete(root: Command, words: Sequence[str]) -> Answer:
@@ -115,7 +105,10 @@ def split_line(line: str) -> list[str]:
     return line.split()[1:]
 
 
-def _read(root: Command, words: Iterable[str]) -> _Read:
+def _read(
+    root: Command, words: Iterable[str]
+) -> tuple[Command, dict[str, str], int, Action | None]:
+    """The command, what was given, how many arguments have no name, what waits for a value."""
     command, given, places = root, dict[str, str](), 0
     waiting: Action | None = None
     for word in words:
@@ -131,7 +124,7 @@ def _read(root: Command, words: Iterable[str]) -> _Read:
             command = command.commands[word]
         else:
             places += 1
-    return _Read(command, given, places, waiting)
+    return command, given, places, waiting
 
 
 def _options(command: Command, given: Given) -> dict[str, str]:
@@ -169,17 +162,15 @@ def _values(action: Action, word: str, given: Given) -> Answer:
 
 def _known(dest: str, given: Given) -> Texts:
     """The values of an option or an argument that have names, each with what it is."""
-    task = given.get("task", "gpt")
+    offer = OFFERS.get(task := given.get("task", "gpt"))  # none for a task of the user's
     if dest == "task":
-        return {name: offer.about for name, offer in OFFERS.items()}
+        return {name: each.about for name, each in OFFERS.items()}
     if dest == "kind":
         return STARTERS
-    if dest == "size":
-        presets = OFFERS[task].presets if task in OFFERS else {}
-        return {name: f"{preset.steps} steps of {preset.batch}" for name, preset in presets.items()}
-    if dest == "data":
-        images = IMAGES if task in OFFERS else ()  # a task of the user's has its own
-        return dict.fromkeys({"gpt": TEXTS, "quadratic": ()}.get(task, images), "")
+    if dest == "size" and offer:
+        return {name: f"{x.steps} steps of {x.batch}" for name, x in offer.presets.items()}
+    if dest == "data" and offer:
+        return dict.fromkeys({"gpt": TEXTS, "quadratic": ()}.get(task, IMAGES), "")
     if dest == "baseline":  # one of the optimizers that are compared
         parts = given.get("optimizers", "").split(",")
         names = [part for part in parts if part and ("=" not in part or ":" in part)]
@@ -188,9 +179,7 @@ def _known(dest: str, given: Given) -> Texts:
 
 
 _NAMES: Final[Mapping[str, Iterable[str]]] = {
-    "optimizer": OPTIMIZERS,
-    "optimizers": OPTIMIZERS,
-    "name": OPTIMIZERS,
+    **dict.fromkeys(("optimizer", "optimizers", "name"), OPTIMIZERS),
     "source": TEXTS,
     "vocabulary": ("gpt2",),
     "device": ("cpu", "cuda", "mps"),

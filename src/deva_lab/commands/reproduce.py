@@ -12,8 +12,8 @@ from ..render.display import display
 from ..reproduce.experiment import Computed, Trained, check_runs, dry_run, runs_of
 from ..reproduce.experiments import EXPERIMENTS, experiment, listing
 from ..reproduce.pages import page, write_page
-from ..run.runner import Orders, Stopping, carry_out, check_failed, check_jobs
-from .options import command_line, launching
+from ..run.runner import Orders, check_failed, check_jobs
+from .options import carrying_out, command_line
 
 
 def run(options: argparse.Namespace) -> int:
@@ -60,10 +60,8 @@ def _train(trained: Sequence[Trained], options: argparse.Namespace) -> int:
     check_runs(runs)
     orders = Orders(options.out, command_line(options.words))
     shown = display()
-    with launching(options, options.out) as launch, Stopping() as stopping:
-        failed = carry_out(
-            runs, orders, jobs=options.jobs, shown=shown, stopping=stopping, launch=launch
-        )
+    with carrying_out(options, options.out, shown) as (carry_out, stopping):
+        failed = carry_out(runs, orders)
     check_failed(failed, orders.command)
     if stopping():
         shown.say(f"Stopped. To go on: {orders.command}")
