@@ -7,7 +7,8 @@ from html.parser import HTMLParser
 import pytest
 
 from deva_lab.errors import UsageError
-from deva_lab.render.pages import Comparison, demoted, html
+from deva_lab.render.markdown import demoted, html
+from deva_lab.render.pages import Comparison
 from deva_lab.results import summary
 from deva_lab.run.entrants import Entrant
 from deva_lab.run.plan import Request, plan

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from html import escape
+from importlib.resources import as_file, files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -51,25 +52,6 @@ GREY, INK, GRID = "#5a5a5a", "#333333", "#e6e6e6"
 DARK = {GREY: "#a3a7ad", INK: "#d0d2d4", GRID: "#25292e", **dict(COLOURS.values()), **dict(SPARE)}
 DPI: Final = 200
 MOST_LABELS = 12  # beside the lines; more of them go into a legend
-LOOK: dict[Any, Any] = {
-    "font.family": "sans-serif",
-    "font.sans-serif": ["Helvetica Neue", "Arial", "Liberation Sans", "DejaVu Sans"],
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": GREY,
-    "axes.labelcolor": INK,
-    "axes.linewidth": 0.7,
-    "axes.axisbelow": True,
-    "xtick.color": GREY,
-    "ytick.color": GREY,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "grid.color": GRID,
-    "grid.linewidth": 0.6,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "deva",  # the same results give the same file
-}
 
 
 # --- Names and styles -----------------------------------------------------------------------------
@@ -143,7 +125,9 @@ def _look() -> AbstractContextManager[None]:
         import matplotlib
     except ImportError as error:
         raise MissingExtra("matplotlib", extra="lab") from error
-    return matplotlib.rc_context(LOOK)
+    look = files(__package__).joinpath("deva.mplstyle")
+    with as_file(look) as path:
+        return matplotlib.rc_context(matplotlib.rc_params_from_file(path, False, False))
 
 
 def make_figure(size: Size, fill: Callable[[Figure], None]) -> Figure:
