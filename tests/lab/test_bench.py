@@ -127,14 +127,15 @@ def test_subjects_are_chosen_by_name_or_glob() -> None:
 @named([subject for subject in HERE if subject.name != "heavyball-soap"])  # shares its counters
 def test_the_formula_gives_the_bytes_of_the_state(subject: Subject) -> None:
     case = Case(subject, random_gradients(ODD, TINY), TINY)
-    for _ in range(3):
-        case.step()
+    case.steps(3)
     assert state_bytes(case.optimizer) == subject.state.bytes(case.shapes)
 
 
-def test_formulas_are_written_as_one_would() -> None:
-    assert State(2, squares=2).formula == "2nm + 2(n²+m²)"
-    assert State(1, ends=1, squares=2, sides="short").formula == "nm + (n+m) + 2s²"
+def test_formulas_say_how_many_bytes() -> None:
+    assert State("nm + (n+m) + n + 2(n²+m²)").bytes([(3, 5)]) == 4 * (15 + 8 + 3 + 2 * 34)
+    assert State("2nm + 2s²", moment_bytes=2).bytes([(3, 5)]) == 2 * 30 + 4 * 2 * 9
+    assert [State("s²", square=both).bytes([(3, 3)]) for both in (False, True)] == [36, 72]
+    assert State("2nm", moment_bytes=2).formula == "2nm, nm in 2 bytes"
 
 
 def test_the_yardstick_is_our_muon() -> None:
@@ -448,10 +449,9 @@ def test_what_is_ours_is_measured_once_more_compiled(
     assert "muon-compiled" in capsys.readouterr().out
 
 
-def test_the_first_step_is_timed_apart() -> None:
+def test_every_step_is_timed() -> None:
     case = Case(SUBJECTS["muon"], random_gradients([(4, 6)], TINY), TINY)
-    seconds = [case.step() for _ in range(3)]
-    assert case.first == seconds[0]
+    assert case.steps(3) == case.seconds
 
 
 def test_the_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:

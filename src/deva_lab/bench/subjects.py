@@ -7,6 +7,7 @@ projections are cut apart, as the routing of deva_optim does it.
 from __future__ import annotations
 
 import math
+import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -160,32 +161,26 @@ class State:
     """What a method keeps of an n×m matrix.
 
     Attributes:
-        moments: How many averages of n·m numbers.
-        ends: How many averages of n + m numbers.
-        rows: How many averages of n numbers.
-        squares: How many square matrices for each side that has a basis.
-        sides: The sides that have one; the short ones of a square are both, `"one"` is one of them.
-        moment_bytes: Bytes of a number in a moment; everything else has 4.
+        numbers: How many, as a sum such as `nm + 2s²`, s being the short side.
+        square: Whether both sides of a square matrix count as short.
+        moment_bytes: Bytes of a number of nm; everything else has 4.
         counters: Bytes of what is counted: for a parameter, for each of its matrices, and for each
             in a stack besides.
+
+    >>> State("2nm + s²").bytes([(3, 5)])
+    156
     """
 
-    moments: int
-    ends: int = 0
-    rows: int = 0
-    squares: int = 0
-    sides: Literal["both", "short", "one"] = "both"
+    numbers: str
+    square: bool = False
     moment_bytes: int = 4
     counters: tuple[int, int, int] = (0, 0, 0)
 
     @property
     def formula(self) -> str:
-        """The numbers kept of an n×m matrix, s being its short side."""
-        sides = "(n²+m²)" if self.sides == "both" else "s²"
-        sizes = {"nm": self.moments, "(n+m)": self.ends, "n": self.rows, sides: self.squares}
-        terms = [f"{count if count > 1 else ''}{size}" for size, count in sizes.items() if count]
+        """The numbers kept of an n×m matrix."""
         small = "" if self.moment_bytes == 4 else f", nm in {self.moment_bytes} bytes"
-        return " + ".join(terms) + small
+        return self.numbers + small
 
     def bytes(self, shapes: Iterable[Shape]) -> int:
         """The bytes of the state of parameters of these shapes, counters included."""
@@ -197,10 +192,12 @@ class State:
         return total
 
     def _matrix(self, n: int, m: int) -> int:
-        both = self.sides == "both" or (self.sides == "short" and n == m)
-        squares = n * n + m * m if both else min(n, m) ** 2
-        averages = self.moments * n * m + self.ends * (n + m) + self.rows * n
-        return self.moment_bytes * averages + 4 * self.squares * squares
+        both = n * n + m * m
+        short = both if self.square and n == m else min(n, m) ** 2
+        sizes = {"nm": n * m, "(n+m)": n + m, "n": n, "(n²+m²)": both, "s²": short}
+        terms = re.findall(r"(\d*)(\S+)(?: \+ |$)", self.numbers)
+        bytes_of = {"nm": self.moment_bytes}
+        return sum(int(count or 1) * sizes[size] * bytes_of.get(size, 4) for count, size in terms)
 
 
 # The same for all; a decay of zero would spare some of them a pass.
@@ -241,7 +238,7 @@ class Subject:
     @property
     def refreshes(self) -> bool:
         """Whether some of its steps do more than others."""
-        return bool(self.state.squares)
+        return "²" in self.state.numbers
 
     @property
     def missing(self) -> str | None:
@@ -307,24 +304,25 @@ def _ours(name: str, optimizer: str, state: State, **options: Any) -> Subject:
     return Subject(name, "deva_optim", optimizer, state, options)
 
 
-def _basis(moments: int, **more: Any) -> State:
+def _basis(numbers: str, **more: Any) -> State:
     """L, R and what is made of them.
 
     Counted are the step, the clock and who waits for a basis; of a matrix its exponent, and in a
     stack how long it was idle.
     """
-    return State(moments, squares=2, counters=(4 + 8 + 8, 8, 4), **more)
+    return State(numbers, counters=(4 + 8 + 8, 8, 4), **more)
 
 
-def _spectral(moments: int, rows: int = 0) -> State:
-    return State(moments, rows=rows, counters=(4, 8, 0))
+def _spectral(numbers: str) -> State:
+    return State(numbers, counters=(4, 8, 0))
 
 
-_ONE, _TWO = (State(moments, counters=(4 + 8, 0, 0)) for moments in (1, 2))  # elementwise
-_SHORT: Final = _basis(2, sides="short")
-_SOAP: Final = State(2, squares=2)
-_TORCH: Final = State(2, counters=(4, 0, 0))
-_BF16: Final = torch.bfloat16
+_ONE, _TWO = (State(numbers, counters=(4 + 8, 0, 0)) for numbers in ("nm", "2nm"))  # elementwise
+_SHORT: Final = _basis("2nm + 2s²", square=True)
+_BOTH: Final = _basis("2nm + 2(n²+m²)")
+_BF16: Final = _basis("2nm + 2(n²+m²)", moment_bytes=2)
+_SOAP: Final = State("2nm + 2(n²+m²)")
+_TORCH: Final = State("2nm", counters=(4, 0, 0))
 # As ours is measured: no Nesterov, and the scale that makes a rate of AdamW's right.
 _MUON: Final = {"nesterov": False, "adjust_lr_fn": "match_rms_adamw"}
 # Its own limit, 2048, would spare it the bases of long sides that ours compute.
@@ -332,30 +330,30 @@ _HEAVYBALL: Final = {"max_precond_dim": 10_000, "merge_dims": False, "betas": (0
 
 # fmt: off
 _ROWS: Final = (
-    _ours("deva",               "DeVA", _basis(1, ends=1, sides="one")),
+    _ours("deva",               "DeVA", _basis("nm + (n+m) + 2s²")),
     _ours("deva-soft",          "DeVA", _SHORT, variant="whitened"),
     _ours("deva-short",         "DeVASinf", _SHORT, sides="short"),
-    _ours("deva-both",          "DeVASinf", _basis(2)),
-    _ours("deva-factored",      "DeVASinf", _basis(1, ends=1), variant="factored"),
-    _ours("deva-instantaneous", "DeVASinf", _basis(2), variant="instantaneous"),
-    _ours("deva-whitened",      "DeVASinf", _basis(2), variant="whitened"),
-    _ours("deva-both-bf16",     "DeVASinf", _basis(2, moment_bytes=2), state_dtype=_BF16),
-    _ours("muon",               "Muon", _spectral(1), nesterov=False),
-    _ours("muon-original",      "Muon", _spectral(1), adjust_lr_fn="original"),
-    _ours("adamuon",            "AdaMuon", _spectral(2)),
-    _ours("normuon",            "NorMuon", _spectral(1, rows=1)),
-    _ours("soap",               "SOAP", _basis(2)),
+    _ours("deva-both",          "DeVASinf", _BOTH),
+    _ours("deva-factored",      "DeVASinf", _basis("nm + (n+m) + 2(n²+m²)"), variant="factored"),
+    _ours("deva-instantaneous", "DeVASinf", _BOTH, variant="instantaneous"),
+    _ours("deva-whitened",      "DeVASinf", _BOTH, variant="whitened"),
+    _ours("deva-both-bf16",     "DeVASinf", _BF16, state_dtype=torch.bfloat16),
+    _ours("muon",               "Muon", _spectral("nm"), nesterov=False),
+    _ours("muon-original",      "Muon", _spectral("nm"), adjust_lr_fn="original"),
+    _ours("adamuon",            "AdaMuon", _spectral("2nm")),
+    _ours("normuon",            "NorMuon", _spectral("nm + n")),
+    _ours("soap",               "SOAP", _BOTH),
     _ours("soap-short",         "SOAP", _SHORT, sides="short"),
-    _ours("shampoo",            "Shampoo", _basis(2)),
-    _ours("shampoo-ungrafted",  "Shampoo", _basis(1), graft="none"),
-    _ours("splus",              "SPlus", _basis(2)),
+    _ours("shampoo",            "Shampoo", _BOTH),
+    _ours("shampoo-ungrafted",  "Shampoo", _basis("nm + 2(n²+m²)"), graft="none"),
+    _ours("splus",              "SPlus", _BOTH),
     _ours("adamw",              "AdamW", _TWO),
     _ours("deva-linf",          "DeVALinf", _TWO),
     _ours("signum",             "Signum", _ONE),
     _ours("lion",               "Lion", _ONE),
-    Subject("plain-muon",       __name__, "PlainMuon", State(1)),
+    Subject("plain-muon",       __name__, "PlainMuon", State("nm")),
     Subject("torch-adamw",      "torch.optim", "AdamW", _TORCH, {"foreach": True}),
-    Subject("torch-muon",       "torch.optim", "Muon", State(1), _MUON),
+    Subject("torch-muon",       "torch.optim", "Muon", State("nm"), _MUON),
     Subject("pytorch_optimizer-soap", "pytorch_optimizer", "SOAP", _SOAP),
     Subject("heavyball-soap",   "heavyball", "SOAP", _SOAP, _HEAVYBALL),
 )

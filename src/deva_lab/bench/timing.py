@@ -74,8 +74,7 @@ class Case:
 
     Attributes:
         gradients: Sets of gradients that take turns, a tensor for each parameter.
-        taken: How many steps have been taken.
-        first: The seconds of the first of them.
+        seconds: Of the steps so far.
     """
 
     def __init__(
@@ -91,21 +90,23 @@ class Case:
         self.shapes = tuple(tuple(p.shape) for p in self.params)
         self.optimizer = subject.build(self.params, settings.refresh_every)
         self.device = settings.device
-        self.taken, self.first = 0, 0.0
+        self.seconds: list[float] = []
+
+    def steps(self, count: int) -> list[float]:
+        """Take so many steps; returns the seconds of each."""
+        return [self.step() for _ in range(count)]
 
     def step(self) -> float:
         """Take a step; returns its seconds. A peer may drop its gradients: they are set anew."""
-        for p, G in zip(self.params, self.gradients[self.taken % len(self.gradients)], strict=True):
+        gradients = self.gradients[len(self.seconds) % len(self.gradients)]
+        for p, G in zip(self.params, gradients, strict=True):
             p.grad = G
         wait(self.device)
         start = time.perf_counter()
         self.optimizer.step()
         wait(self.device)
-        seconds = time.perf_counter() - start
-        if not self.taken:
-            self.first = seconds
-        self.taken += 1
-        return seconds
+        self.seconds.append(time.perf_counter() - start)
+        return self.seconds[-1]
 
 
 def random_gradients(shapes: Sequence[Shape], settings: Settings) -> list[list[Tensor]]:
@@ -207,13 +208,26 @@ class SetResult:
 def measure_set(
     shapes: ShapeSet, subjects: Sequence[Subject], settings: Settings, say: Say
 ) -> SetResult:
-    """Measure all subjects that can be measured on a set of shapes."""
+    """Measure all subjects that can be measured on a set of shapes; a peer that fails is left out.
+
+    All cases are timed in turn, round by round; the one that begins changes.
+    """
     left_out = {s.name: s.missing for s in subjects if s.missing is not None}
     present = [s for s in subjects if s.name not in left_out]
     check_memory(shapes, present, settings)
     peak = peak_flops(settings.peak_size, settings.device)
     cases = _warm_cases(shapes, present, settings, left_out, say)
-    rounds = _rounds(cases, settings, say)
+    rounds: dict[str, list[list[float]]] = {case.name: [] for case in cases}
+    for i in range(settings.rounds):
+        gc.collect()
+        first = i % max(len(cases), 1)
+        for case in (*cases[first:], *cases[:first]):
+            say(f"round {i + 1} of {settings.rounds}: {case.name}")
+            gc.disable()  # the collector would run in the steps of one or the other
+            try:
+                rounds[case.name].append(case.steps(settings.steps))
+            finally:
+                gc.enable()
     results = {}
     for case in cases:
         say(f"counting and profiling {case.name}")
@@ -243,7 +257,7 @@ def _warm_cases(
     left_out: dict[str, str],
     say: Say,
 ) -> list[Case]:
-    """The cases that work, past their first steps; a peer that fails is left out."""
+    """The cases that work, past their first steps."""
     named = {"": shapes.shapes, ONE: shapes.against}
     sets = [(end, random_gradients(some, settings)) for end, some in named.items() if some]
     cases = []
@@ -252,31 +266,13 @@ def _warm_cases(
             say(f"warming up {subject.name}{end}")
             try:
                 case = Case(subject, gradients, settings, end)
-                for _ in range(settings.warmup):
-                    case.step()
+                case.steps(settings.warmup)
+                cases.append(case)
             except Exception as error:  # other people's code may fail in any way
                 if subject.kind != "peer":
                     raise
                 left_out[subject.name + end] = f"{type(error).__name__}: {error}".split("\n")[0]
-                continue
-            cases.append(case)
     return cases
-
-
-def _rounds(cases: Sequence[Case], settings: Settings, say: Say) -> dict[str, list[list[float]]]:
-    """Time all cases, interleaved; the one that begins changes from round to round."""
-    rounds: dict[str, list[list[float]]] = {case.name: [] for case in cases}
-    for i in range(settings.rounds):
-        gc.collect()
-        first = i % max(len(cases), 1)
-        for case in (*cases[first:], *cases[:first]):
-            say(f"round {i + 1} of {settings.rounds}: {case.name}")
-            gc.disable()  # the collector would run in the steps of one or the other
-            try:
-                rounds[case.name].append([case.step() for _ in range(settings.steps)])
-            finally:
-                gc.enable()
-    return rounds
 
 
 def _result(case: Case, rounds: list[list[float]], settings: Settings) -> Result:
@@ -284,7 +280,7 @@ def _result(case: Case, rounds: list[list[float]], settings: Settings) -> Result
     counted: dict[str, Any] = {}
     if settings.profile:
         period, device = settings.refresh_every, settings.device
-        flops = count_flops(lambda: [case.step() for _ in range(period)])
+        flops = count_flops(lambda: case.steps(period))
         counted["flops"] = flops.total / period
         counted["peak_bytes"] = peak_bytes(case.step, period, device)
         products, seconds = products_seconds(case.step, period, device)
@@ -295,7 +291,7 @@ def _result(case: Case, rounds: list[list[float]], settings: Settings) -> Result
         case.subject.kind,
         case.subject.refreshes,
         tuple(map(tuple, rounds)),
-        case.first,
+        case.seconds[0],
         weight_bytes=sum(p.nbytes for p in case.params),
         state_bytes=state_bytes(case.optimizer),
         formula=case.subject.state.formula,
