@@ -122,17 +122,9 @@ class Comparison(Summary):
     def page(self) -> str:
         """The page as HTML, with styles, scripts and data inside and nothing to fetch."""
         settings = _common([{**run["settings"], "telemetry": None} for run in self.results])
-        return render(
-            "report.html",
-            comparison=self,
-            title=self.title,
-            headline=self.headline(),
-            facts=self._facts(settings),
-            settings=settings,
-            environment=_common([run.get("environment") or {} for run in self.results]),
-            diverged=self._diverged(),
-            data=self._data(),
-        )
+        environment = _common([run.get("environment") or {} for run in self.results])
+        values = {"settings": settings, "environment": environment, "data": self._data()}
+        return render("report.html", comparison=self, **values)
 
     def publish(self, folder: Path) -> str:
         """The table and the path of the page, which is in the folder with the curves beside it."""
@@ -219,14 +211,24 @@ class Comparison(Summary):
         ]
         return list(filter(None, texts))
 
+    def diverged(self) -> list[str]:
+        """Where a run diverged: optimizer, rate, seeds and how far it came."""
+        texts = []
+        for row in self.rows:
+            for lr, runs in row.by_rate.items():
+                if lost := [run for run in runs if math.isinf(final_loss(run))]:
+                    seeds = ", ".join(str(run["settings"].get("seed", "–")) for run in lost)
+                    last = max((run["curve"]["step"][-1:] or [0])[0] for run in lost)
+                    where = f"{name(row.label)} at lr {rate(lr)}, seed {seeds}"
+                    texts.append(f"{where}: gone by step {last:,}")
+        return texts
+
     @property
     def _ended(self) -> list[Row]:
         return [row for row in self.rows if math.isfinite(row.final)]
 
     def _said(self, sentence: str) -> str:
         return said(sentence, self, self._ended)
-
-    # --- The report -------------------------------------------------------------------------------
 
     def _data(self) -> dict[str, Any]:
         """What the script of the page draws from."""
@@ -254,28 +256,6 @@ class Comparison(Summary):
                 for row in self.rows
             ],
         }
-
-    def _facts(self, settings: dict[str, Any]) -> str:
-        """One line on what was trained: task, data, size, length."""
-        if not self.results:
-            return ""
-        first, runs = self.results[0], len(self.results)
-        parts = [str(settings[key]) for key in ("task", "size", "data") if settings.get(key)]
-        parts.append(f"{count(first['parameters'])} parameters")
-        if "steps" in settings:
-            parts.append(f"{settings['steps']:,} steps of {first['units']:,} {self.unit}")
-        return " · ".join([*parts, f"{runs} run{'s' * (runs > 1)}"])
-
-    def _diverged(self) -> list[str]:
-        texts = []
-        for row in self.rows:
-            for lr, runs in row.by_rate.items():
-                if lost := [run for run in runs if math.isinf(final_loss(run))]:
-                    seeds = ", ".join(str(run["settings"].get("seed", "–")) for run in lost)
-                    last = max((run["curve"]["step"][-1:] or [0])[0] for run in lost)
-                    where = f"{name(row.label)} at lr {rate(lr)}, seed {seeds}"
-                    texts.append(f"{where}: gone by step {last:,}")
-        return texts
 
 
 def _cells_of_failure(failure: Failure) -> dict[str, str]:
@@ -345,4 +325,5 @@ _ENVIRONMENT = Environment(
 _ENVIRONMENT.globals |= {"figures": figures, "quantities": QUANTITIES, "least": LEAST}
 for _filter in (at_rate, listed, loss, megabytes, milliseconds, name, percent, rate, unbroken):
     _ENVIRONMENT.filters[_filter.__name__] = _filter
+_ENVIRONMENT.filters["short"] = count
 _ENVIRONMENT.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
