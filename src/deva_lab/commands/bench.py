@@ -34,8 +34,9 @@ def run(options: argparse.Namespace) -> int:
 
 def _step(parser: argparse.ArgumentParser, words: list[str]) -> int:
     from ..bench import step
+    from ..bench.timing import Settings
 
-    usual = step.Settings()
+    usual = Settings()
     parser.set_defaults(**{**vars(usual), "shapes": ()})
     given = vars(parser.parse_args(words))
     listed, task, out, strict = (given.pop(name) for name in ("list", "task", "out", "strict"))
@@ -44,7 +45,7 @@ def _step(parser: argparse.ArgumentParser, words: list[str]) -> int:
         return 0
     given["shapes"] = (*given["shapes"], *[task] * bool(task)) or usual.shapes
     given["only"] = tuple(given["only"])
-    holds = step.run(step.Settings(**given), out, say=_progress)
+    holds = step.run(Settings(**given), out, say=_progress)
     return 0 if holds or not strict else 1
 
 

@@ -9,7 +9,7 @@ import argparse
 import shlex
 from argparse import Action
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from textwrap import shorten
@@ -74,20 +74,19 @@ def complete(root: Command, words: Sequence[str]) -> Answer:
     """
     *before, word = words
     command, given, places, waiting = _read(root, before)
-    name, equals, value = word.partition("=")
+    name, equals, _ = word.partition("=")
     if waiting is not None:
-        return _values(waiting, word, given)
-    if equals and name in command.options:
-        answer = _values(command.options[name], value, given)
-        candidates = {f"{name}={x}": text for x, text in answer.candidates.items()}
-        return Answer(candidates, answer.files, answer.space)
-    if word.startswith("-"):
-        return Answer(_beginning(word, _options(command, given)))
-    if command.commands:
-        return Answer(_beginning(word, {x: c.help for x, c in command.commands.items()}))
-    if command.places:
-        return _values(command.places[min(places, len(command.places) - 1)], word, given)
-    return Answer(_beginning(word, _options(command, given)))
+        found = _values(waiting, word, given)
+    elif equals and name in command.options:
+        found = _values(command.options[name], word, given, name + equals)
+    elif command.commands and not word.startswith("-"):
+        found = Answer({x: below.help for x, below in command.commands.items()})
+    elif command.places and not word.startswith("-"):
+        found = _values(command.places[min(places, len(command.places) - 1)], word, given)
+    else:
+        found = Answer(_options(command, given))
+    fitting = {x: text for x, text in found.candidates.items() if x.startswith(word)}
+    return replace(found, candidates=fitting)
 
 
 def split_line(line: str) -> list[str]:
@@ -138,26 +137,16 @@ def _options(command: Command, given: Given) -> dict[str, str]:
     }
 
 
-def _beginning(word: str, texts: Texts) -> dict[str, str]:
-    return {name: text for name, text in texts.items() if name.startswith(word)}
-
-
-# --- Values --------------------------------------------------------------------------------------
-
-
-def _values(action: Action, word: str, given: Given) -> Answer:
+def _values(action: Action, word: str, given: Given, before: str = "") -> Answer:
+    """The values of an option or an argument; `before` them, the word has the option itself."""
     texts = _known(action.dest, given) or dict.fromkeys(map(str, action.choices or ()), "")
+    several = action.dest in ("optimizers", "log")  # a list, which has none of them twice
+    if several:
+        head, comma, _ = word.removeprefix(before).rpartition(",")
+        texts = {x: text for x, text in texts.items() if x not in head.split(",")}
+        before += head + comma
     files = action.type is Path or action.dest in ("data", "source", "task")
-    if action.dest not in ("optimizers", "log"):
-        return Answer(_beginning(word, texts), files)
-    head, comma, last = word.rpartition(",")  # a list
-    there = head.split(",")
-    found = {
-        f"{head}{comma}{name}": text
-        for name, text in _beginning(last, texts).items()
-        if name not in there
-    }
-    return Answer(found, files, space=False)
+    return Answer({before + x: text for x, text in texts.items()}, files, space=not several)
 
 
 def _known(dest: str, given: Given) -> Texts:

@@ -122,13 +122,13 @@ def request_of(given: dict[str, Any], *, elsewhere: bool = False) -> Request:
             raise UsageError(f"--lr is one rate here, got {lr}: deva compare takes several")
         if given["seed"] < 0:
             raise UsageError(f"--seed must be 0 or more, got {given['seed']}")
-        optimizers, seeds = [Entrant.parse(given["optimizer"])], (given["seed"],)
+        optimizers, chosen = [Entrant.parse(given["optimizer"])], f"{given['seed']},"
     else:
-        optimizers, seeds = entrants(given["optimizers"]), seeds_of(given.get("seeds", "1"))
+        optimizers, chosen = entrants(given["optimizers"]), given.get("seeds", "1")
     request = Request(
         optimizers=tuple(optimizers),
         rates=tuple(Rate.parse(text) for text in lr.split(",") if text),
-        seeds=seeds,
+        seeds=seeds_of(chosen),
         vocabulary=vocabulary_of(given.get("vocabulary")),
         device=device_of(given.get("device"), elsewhere=elsewhere),
         **{name: value for name, value in given.items() if name in _FIELDS and name not in _READ},
