@@ -26,10 +26,10 @@ from deva_optim.core.methods import METHODS
 from deva_optim.optimizer import BaseOptimizer
 from deva_optim.options import DEFAULTS
 
+from ..errors import check_least
 from ..render import markdown_table
 from .counting import count_flops
 from .subjects import Shape, llama_block
-from .timing import check_least
 
 OPTIMIZERS: Final[dict[str, Callable[..., BaseOptimizer]]] = {
     name: getattr(do, name) for name in ("DeVA", "SOAP", "Muon")

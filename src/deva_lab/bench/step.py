@@ -19,13 +19,13 @@ from torch.optim import Optimizer
 
 import deva_optim as do
 
-from ..errors import unknown
+from ..errors import check_least, unknown
 from ..models.gpt import GPT, SIZES
 from ..render import aligned
 from ..render.figures import GREY, make_figure, svg
 from .machine import machine, summary
 from .subjects import SETS, SUBJECTS, matching, shape_set
-from .timing import ONE, Result, Say, SetResult, Settings, check_least, measure_set, quartiles
+from .timing import ONE, Result, Say, SetResult, Settings, measure_set, quartiles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,22 +12,13 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from ..errors import UsageError
+from ..errors import UsageError, check_least
 from .counting import count_flops, peak_bytes, products_seconds, state_bytes
 from .machine import available_bytes, peak_flops, wait
 from .subjects import Shape, ShapeSet, Subject, matrices
 
 ONE: Final = "/one"  # ends the name of a case on the shapes that a set is compared with
 Say = Callable[[str], None]
-
-
-def check_least(settings: object, **least: int) -> None:
-    """Raises UsageError for a setting that is below its bound."""
-    for name, bound in least.items():
-        if getattr(settings, name) < bound:
-            option, why = name.replace("_", "-"), " to have a spread" * (name == "rounds")
-            value = getattr(settings, name)
-            raise UsageError(f"--{option} must be at least {bound}{why}, got {value}")
 
 
 @dataclass(frozen=True)

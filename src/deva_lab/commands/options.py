@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ..errors import UsageError, require
+from ..errors import UsageError, check_least, require
 from ..files import read_record, write_record
 from ..loggers import check_loggers, names_of, prepare_loggers
 from ..render.display import Display
@@ -232,7 +231,4 @@ def check_launcher(options: argparse.Namespace) -> None:
             raise UsageError(f"--{name.replace('_', '-')} needs --launcher {needed}, got {got}")
     if options.launcher in modules:
         require(modules[options.launcher])
-    for name, least in (("cpus", 1), ("gpus", 0), ("memory", 0), ("slurm_time", 1)):
-        value = getattr(options, name)
-        if value is not None and not (least <= value < math.inf):
-            raise UsageError(f"--{name.replace('_', '-')} must be at least {least}, got {value:g}")
+    check_least(options, cpus=1, gpus=0, memory=0, slurm_time=1)
