@@ -9,10 +9,9 @@ from importlib import import_module
 from io import TextIOWrapper
 from typing import Any, Final
 
-from . import usage
 from .config import with_config
 from .errors import CommandError, MissingExtra, UsageError, extra_of, require
-from .usage import bench, data, race, reproduce, training
+from .usage import add, add_bench, race
 
 DESCRIPTION = """\
 Compare optimizers on real training, on your own machine.
@@ -28,17 +27,8 @@ Compare optimizers on real training, on your own machine.
 """
 
 COMMANDS: Final = (
-    training.add_compare,
-    training.add_train,
-    training.add_tune,
-    usage.add_init_task,
-    usage.add_methods,
-    bench.add,
-    usage.add_report,
-    data.add,
-    reproduce.add,
-    race.add,
-    usage.add_completion,
+    *("compare", "train", "tune", "init-task", "methods", "bench"),
+    *("report", "data", "reproduce", "race", "completion"),
 )
 PACKAGES: Final = {
     "lab": "the laboratory's packages",
@@ -88,8 +78,13 @@ def parser(
     )
     top.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in COMMANDS:
-        add(commands)
+    for name in COMMANDS:
+        if name == "bench":
+            add_bench(commands)
+        elif name == "race":
+            race.add(commands)
+        else:
+            add(commands, name)
     return top
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
+import math
 import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -52,6 +53,15 @@ def unknown(what: str, name: str, known: Iterable[str]) -> UsageError:
     nearest = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0)
     hint = f", did you mean {nearest[0]!r}?" if nearest else "."
     return UsageError(f"unknown {what} {name!r}{hint} Known are {', '.join(names)}")
+
+
+def check_least(options: object, **least: int) -> None:
+    """Raises UsageError for an option that is given and not a number from its bound on."""
+    for name, bound in least.items():
+        value = getattr(options, name)
+        if value is not None and not bound <= value < math.inf:
+            option, why = name.replace("_", "-"), " to have a spread" * (name == "rounds")
+            raise UsageError(f"--{option} must be at least {bound}{why}, got {value:g}")
 
 
 @cache

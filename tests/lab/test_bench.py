@@ -42,7 +42,7 @@ from deva_lab.bench.timing import (
     random_gradients,
 )
 from deva_lab.cli import main
-from deva_lab.usage.bench import BENCHMARKS
+from deva_lab.usage import BENCHMARKS, text
 from deva_optim.core.methods import METHODS, method_of
 
 TINY = Settings(rounds=2, steps=2, refresh_every=2, warmup=3, gradients=2, peak_size=32)
@@ -127,14 +127,15 @@ def test_subjects_are_chosen_by_name_or_glob() -> None:
 @named([subject for subject in HERE if subject.name != "heavyball-soap"])  # shares its counters
 def test_the_formula_gives_the_bytes_of_the_state(subject: Subject) -> None:
     case = Case(subject, random_gradients(ODD, TINY), TINY)
-    for _ in range(3):
-        case.step()
+    case.steps(3)
     assert state_bytes(case.optimizer) == subject.state.bytes(case.shapes)
 
 
-def test_formulas_are_written_as_one_would() -> None:
-    assert State(2, squares=2).formula == "2nm + 2(n²+m²)"
-    assert State(1, ends=1, squares=2, sides="short").formula == "nm + (n+m) + 2s²"
+def test_formulas_say_how_many_bytes() -> None:
+    assert State("nm + (n+m) + n + 2(n²+m²)").bytes([(3, 5)]) == 4 * (15 + 8 + 3 + 2 * 34)
+    assert State("2nm + 2s²", moment_bytes=2).bytes([(3, 5)]) == 2 * 30 + 4 * 2 * 9
+    assert [State("s²", square=both).bytes([(3, 3)]) for both in (False, True)] == [36, 72]
+    assert State("2nm", moment_bytes=2).formula == "2nm, nm in 2 bytes"
 
 
 def test_the_yardstick_is_our_muon() -> None:
@@ -327,15 +328,16 @@ def test_strictness_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert bench([*options, "--strict"]) == 1
 
 
-def test_a_peer_that_fails_is_left_out() -> None:
-    def broken(params: list[Tensor], refresh_every: int) -> Optimizer:
+def test_a_peer_that_fails_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(params: list[Tensor], **options: object) -> Optimizer:
         raise RuntimeError("no compiler\nand a long story")
 
-    peer = replace(SUBJECTS["torch-adamw"], build=broken)
-    missing = replace(SUBJECTS["heavyball-soap"], needs=("not_a_package", "SOAP"))
-    old = replace(SUBJECTS["torch-muon"], needs=("torch.optim", "NotYet"))
+    monkeypatch.setattr(torch.optim, "AdamW", broken)
+    monkeypatch.setattr(do, "AdamW", broken)
+    missing = replace(SUBJECTS["heavyball-soap"], module="not_a_package")
+    old = replace(SUBJECTS["torch-muon"], optimizer="NotYet")
     settings = replace(TINY, profile=False)
-    subjects = [peer, missing, old, SUBJECTS["muon"]]
+    subjects = [SUBJECTS["torch-adamw"], missing, old, SUBJECTS["muon"]]
     found = measure_set(shape_set("gpt-4"), subjects, settings, quiet)
     assert list(found.results) == ["muon"]
     assert found.left_out == {
@@ -344,7 +346,7 @@ def test_a_peer_that_fails_is_left_out() -> None:
         "torch-adamw": "RuntimeError: no compiler",
     }
     with pytest.raises(RuntimeError, match="no compiler"):
-        measure_set(shape_set("gpt-4"), [replace(peer, kind="ours")], settings, quiet)
+        measure_set(shape_set("gpt-4"), [SUBJECTS["adamw"]], settings, quiet)
 
 
 def test_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -447,10 +449,9 @@ def test_what_is_ours_is_measured_once_more_compiled(
     assert "muon-compiled" in capsys.readouterr().out
 
 
-def test_the_first_step_is_timed_apart() -> None:
+def test_every_step_is_timed() -> None:
     case = Case(SUBJECTS["muon"], random_gradients([(4, 6)], TINY), TINY)
-    seconds = [case.step() for _ in range(3)]
-    assert case.first == seconds[0]
+    assert case.steps(3) == case.seconds
 
 
 def test_the_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -469,7 +470,7 @@ def test_settings_are_options_with_a_help(
     with pytest.raises(SystemExit, match="0"):
         main(["bench", name, "--help"])
     shown = capsys.readouterr().out
-    assert BENCHMARKS[name] in shown
+    assert text(f"bench-{name}") in shown
     assert f"  {option} " in shown
 
 

@@ -1,14 +1,27 @@
 """The figure: that it is drawn for anything, without changing matplotlib's state for others."""
 
+import re
 import struct
 import sys
 import xml.etree.ElementTree as ET
+from importlib.resources import files
 from itertools import pairwise
 
 import pytest
 
 from deva_lab.errors import MissingExtra
-from deva_lab.render.figures import COLOURS, SPARE, figure_of, name, save, spread_out, styles
+from deva_lab.render.figures import (
+    COLOURS,
+    GREY,
+    GRID,
+    INK,
+    SPARE,
+    figure_of,
+    name,
+    save,
+    spread_out,
+    styles,
+)
 from deva_lab.render.pages import Comparison
 from lab.made_results import comparison, crowd, falling, result
 
@@ -97,6 +110,11 @@ def luminance(colour: str) -> float:
 def contrast(one: str, other: str) -> float:
     high, low = sorted((luminance(one), luminance(other)), reverse=True)
     return (high + 0.05) / (low + 0.05)
+
+
+def test_every_colour_of_the_style_has_another_on_dark_pages():
+    style = files("deva_lab.render").joinpath("deva.mplstyle").read_text("utf-8")
+    assert {f"#{colour}" for colour in re.findall(r"\b[0-9a-f]{6}\b", style)} == {GREY, INK, GRID}
 
 
 @pytest.mark.parametrize(("light", "dark"), [*COLOURS.values(), *SPARE])

@@ -5,6 +5,8 @@ import pickle
 import re
 import subprocess
 import sys
+from configparser import RawConfigParser
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from deva_lab.commands.race import STAGES
 from deva_lab.errors import EXTRAS, MissingExtra, require
 from deva_lab.models import gpt, images
 from deva_lab.run.settings import OFFERS
+from deva_lab.usage import BENCHMARKS
 from deva_lab.usage.race import DESCRIPTION
 from helpers import LAB, PROJECT
 
@@ -204,6 +207,17 @@ def test_every_task_has_the_sizes_of_its_models():
     sizes = {name: tuple(offer.presets) for name, offer in OFFERS.items()}
     families = {name: tuple(sizes) for name, (_, sizes) in images.FAMILIES.items()}
     assert sizes == {"gpt": tuple(gpt.SIZES), **families, "quadratic": tuple(quadratic.SIZES)}
+
+
+def test_the_table_of_options_has_nothing_that_no_command_takes():
+    table = RawConfigParser(delimiters="=")
+    table.read_string(files("deva_lab.usage").joinpath("options.ini").read_text("utf-8"))
+    groups = {group for told in table.values() for group in told.get("groups", "").split()}
+    known = {*cli.COMMANDS, *groups, "data prepare", *(f"bench {name}" for name in BENCHMARKS)}
+    assert {section.partition(": ")[0] for section in table.sections()} <= known
+    texts = {path.name for path in files("deva_lab.usage").joinpath("texts").iterdir()}
+    names = {*cli.COMMANDS, *(f"bench-{name}" for name in BENCHMARKS)} - {"race"}
+    assert texts == {f"{name}.txt" for name in names}
 
 
 def test_the_help_of_the_race_has_every_stage():

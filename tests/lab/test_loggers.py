@@ -19,6 +19,8 @@ from deva_lab.loggers import Log, files_of, name_of, names_of, records
 from deva_lab.names import LOGGERS
 from deva_lab.results import read_results
 from deva_lab.run import checkpoint
+from deva_lab.run.entrants import Entrant
+from deva_lab.run.plan import Request, plan
 from deva_lab.run.progress import Event
 from deva_lab.run.runner import Orders, run_one
 from helpers import needs_posix
@@ -283,11 +285,9 @@ def quiet(event: Event) -> None:
 
 
 def settings_in(folder: Path):
-    from deva_lab.commands.train import DEFAULTS, settings_of
-
-    options = {"task": "mlp", "size": "tiny", "steps": 12, "batch": 16, "evaluate_every": 4}
-    settings = settings_of({**DEFAULTS, **options}).changed(telemetry=(4, 12))
-    return settings, Orders(folder, "deva train", log=LOGGERS)
+    request = Request((Entrant("deva"),), "mlp", "tiny", steps=12, batch=16, evaluate_every=4)
+    (settings,) = plan(request)
+    return settings.changed(telemetry=(4, 12)), Orders(folder, "deva train", log=LOGGERS)
 
 
 @pytest.mark.parametrize("cut", [2, 4, 9])  # before, at and after an evaluation

@@ -8,7 +8,8 @@ import pytest
 
 from deva_lab import results as summary
 from deva_lab.errors import UsageError
-from deva_lab.render.pages import Comparison, demoted, html
+from deva_lab.render.markdown import demoted, html
+from deva_lab.render.pages import Comparison
 from deva_lab.run.entrants import Entrant
 from deva_lab.run.plan import Request, plan
 from deva_lab.run.runner import train

@@ -45,7 +45,7 @@ from deva_lab.reproduce.measures import Measured
 from deva_lab.run.entrants import Entrant, entrants
 from deva_lab.run.settings import TUNED
 from deva_lab.run.tasks import check_task
-from deva_lab.usage.training import OPTIMIZERS
+from deva_lab.usage import OPTIMIZERS
 
 MUONS = ("muon", "muon-nesterov")
 RULES = Rules(RACE.base.changed(steps=100, evaluate_every=50), budget=4, muons=MUONS)

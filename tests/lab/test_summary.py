@@ -7,20 +7,20 @@ from pathlib import Path
 import pytest
 
 from deva_lab.errors import UsageError
-from deva_lab.render.findings import details, headline, markdown, noise, notes, table, tuned
-from deva_lab.results import Summary, loss_range, mean_curve, reach, read_results
+from deva_lab.render.pages import Comparison
+from deva_lab.results import loss_range, mean_curve, reach, read_results
 from deva_lab.run.settings import TUNED
 from lab.made_results import comparison, failed, recorded, result
 
 
 def to_target(results, along="units"):
     """Label → what it took to the target."""
-    summary = Summary(results)
+    summary = Comparison(results)
     return {row.label: summary.to_target(row, along) for row in summary.rows}
 
 
 def rows_of(results):
-    return Summary(results).rows
+    return Comparison(results).rows
 
 
 def test_units_to_target_by_hand():
@@ -87,9 +87,9 @@ def test_a_best_rate_at_an_end_of_the_grid_is_said(best, edge):
     results = [
         result("soap", loss=[8, 3.0 if lr == best else 4.0], lr=lr) for lr in (0.001, 0.01, 0.1)
     ]
-    summary = Summary(results)
+    summary = Comparison(results)
     assert summary.rows[0].lr_at_edge is edge
-    assert ("SOAP is at an end of the grid" in table(summary)) is edge
+    assert ("SOAP is at an end of the grid" in summary.table()) is edge
 
 
 def test_a_diverged_run_counts_as_infinite():
@@ -109,12 +109,12 @@ def test_all_diverged():
         result("adamw", loss=[8, None, None], status="diverged"),
         result("lion", loss=[None], status="diverged"),
     ]
-    summary = Summary(results)
+    summary = Comparison(results)
     assert [math.isinf(row.final) for row in summary.rows] == [True, True]
     assert to_target(results) == {"adamw": None, "lion": None}
-    assert headline(summary) == "Every optimizer diverged."
-    assert details(summary) == []
-    assert "1 of 1 runs diverged" in table(summary)
+    assert summary.headline() == "Every optimizer diverged."
+    assert summary.details() == []
+    assert "1 of 1 runs diverged" in summary.table()
 
 
 def test_a_finished_run_without_a_last_loss_did_not_end():
@@ -138,32 +138,32 @@ def test_baseline():
         (more, None, "adamw"),
         (more, "muon", "muon"),
     ):
-        summary = Summary(runs, given)
+        summary = Comparison(runs, baseline=given)
         assert summary.baseline == summary.target.label == expected
     with pytest.raises(UsageError, match="did you mean 'muon'"):
-        Summary(results, "muno")
+        Comparison(results, baseline="muno")
 
 
 def test_accuracy_and_times():
     one, two = (result(loss=[2.0, 1.0], seed=seed) for seed in range(2))
     one["curve"]["accuracy"], two["curve"]["accuracy"] = [0.1, 0.9], [0.1, 0.8]
     one["milliseconds"]["optimizer"], two["milliseconds"]["optimizer"] = 2.0, 4.0
-    summary = Summary([one, two])
+    summary = Comparison([one, two])
     assert summary.rows[0].accuracy == pytest.approx(0.85)
     assert summary.rows[0].milliseconds["optimizer"] == 3.0
-    assert "85.0 %" in table(summary)
-    assert "accuracy" not in table(Summary([result(loss=[2.0, 1.0])]))
+    assert "85.0 %" in summary.table()
+    assert "accuracy" not in Comparison([result(loss=[2.0, 1.0])]).table()
 
 
 def test_no_results():
-    nothing = Summary([])
+    nothing = Comparison([])
     assert nothing.rows == []
-    assert "optimizer" in table(nothing)
-    assert headline(nothing) == "There are no results."
+    assert "optimizer" in nothing.table()
+    assert nothing.headline() == "There are no results."
 
 
 def test_table_is_aligned_and_best_first():
-    text = table(Summary(comparison()))
+    text = Comparison(comparison()).table()
     head, _, body = text.partition("─" * 20)
     lines = body.splitlines()[1:6]
     assert [line.split()[0] for line in lines] == [
@@ -180,7 +180,7 @@ def test_table_is_aligned_and_best_first():
 
 def test_markdown_has_as_many_cells_in_every_row():
     results = [*comparison(), result("mine:a=1|2", loss=[8, 3])]
-    lines = [line for line in markdown(Summary(results)).splitlines() if line.startswith("|")]
+    lines = [line for line in Comparison(results).markdown().splitlines() if line.startswith("|")]
     cells = {line.replace(r"\|", "").count("|") for line in lines}
     assert len(lines) == 2 + 6
     assert len(cells) == 1
@@ -188,18 +188,18 @@ def test_markdown_has_as_many_cells_in_every_row():
 
 def test_whence_the_settings_are_is_said_where_all_are_the_race_s():
     as_found = [result(label, loss=[8, 3], lr=lr) for label, lr in TUNED.items()]
-    assert "the race found best for it (docs/race.md)" in table(Summary(as_found))
+    assert "the race found best for it (docs/race.md)" in Comparison(as_found).table()
     for others in (
         [*as_found[:-1], result("adamw", loss=[8, 3], lr=0.01)],  # another rate
         [*as_found, result("muon", loss=[8, 3], lr=0.01)],  # other settings
         [*as_found, result("adamw", loss=[8, 4], lr=0.01)],  # a grid: tuned on this task
         as_found[:1],
     ):
-        assert "docs/race.md" not in table(Summary(others))
+        assert "docs/race.md" not in Comparison(others).table()
 
 
 def test_small_losses_keep_their_digits():
-    assert "1.23e-07" in table(Summary([result(loss=[1.0, 1.234e-7])]))
+    assert "1.23e-07" in Comparison([result(loss=[1.0, 1.234e-7])]).table()
 
 
 def test_read_results(tmp_path: Path):
@@ -256,14 +256,14 @@ def runs(label, *ends):
     ],
 )
 def test_headline(results, expected):
-    assert headline(Summary(results)) == expected
+    assert Comparison(results).headline() == expected
 
 
 def test_details_are_honest_about_the_second_and_about_one_seed():
     close = runs("adamw", 4.0, 4.1) + runs("deva", 3.0, 3.2) + runs("muon", 3.1, 3.2)
-    assert "the order of the two is open" in " ".join(details(Summary(close)))
+    assert "the order of the two is open" in " ".join(Comparison(close).details())
     single = runs("adamw", 4.0) + runs("deva", 3.0)
-    assert "should not be believed" in " ".join(notes(Summary(single)))
+    assert "should not be believed" in " ".join(Comparison(single).notes())
 
 
 def test_loss_range_leaves_out_the_first_fall_but_no_end():
@@ -278,9 +278,9 @@ def test_loss_range_leaves_out_the_first_fall_but_no_end():
 
 def test_a_run_that_failed_is_a_row_with_its_error():
     runs = [result("adamw", loss=[8.0, 4.0]), failed("muon", seed=0), failed("muon", seed=1)]
-    summary = Summary([*runs, failed("adamw", "ValueError: odd\nmore", lr=0.5)])
+    summary = Comparison([*runs, failed("adamw", "ValueError: odd\nmore", lr=0.5)])
     assert [row.label for row in summary.rows] == ["adamw"]
-    lines = table(summary).splitlines()
+    lines = summary.table().splitlines()
     row = next(line for line in lines if line.startswith("muon"))
     assert "failed" in row
     assert row.endswith("OutOfMemoryError: 3 GB")
@@ -289,31 +289,33 @@ def test_a_run_that_failed_is_a_row_with_its_error():
 
 
 def test_every_run_may_fail():
-    summary = Summary([failed("adamw"), failed("muon")])
-    assert headline(summary) == "Every run failed."
-    assert details(summary) == []
-    assert table(summary).count("OutOfMemoryError") == 4  # rows and notes
+    summary = Comparison([failed("adamw"), failed("muon")])
+    assert summary.headline() == "Every run failed."
+    assert summary.details() == []
+    assert summary.table().count("OutOfMemoryError") == 4  # rows and notes
 
 
 def test_a_baseline_that_failed_is_no_target():
     results = [failed("adamw"), result("muon", loss=[8.0, 4.0]), result("soap", loss=[8.0, 5.0])]
-    assert Summary(results).baseline == "muon"
-    summary = Summary(results, "adamw")
-    assert headline(summary) == "AdamW failed; Muon ended lowest."
+    assert Comparison(results).baseline == "muon"
+    summary = Comparison(results, baseline="adamw")
+    assert summary.headline() == "AdamW failed; Muon ended lowest."
     assert summary.target is None
     assert {summary.to_target(row, "units") for row in summary.rows} == {None}
 
 
 def test_runs_that_were_stopped_are_counted_and_left_out():
-    summary = Summary([result(loss=[8.0, 4.0]), result(loss=[8.0, 9.0], seed=1, status="stopped")])
+    summary = Comparison(
+        [result(loss=[8.0, 4.0]), result(loss=[8.0, 9.0], seed=1, status="stopped")]
+    )
     assert summary.rows[0].final == 4.0
-    assert "stopped before their end: 1 runs" in table(summary)
+    assert "stopped before their end: 1 runs" in summary.table()
 
 
 def test_what_is_noise_is_worked_out_from_all_spreads():
     results = runs("adamw", 4.0, 4.2) + runs("deva", 3.0, 3.4)
     # variances 0.02 and 0.08, pooled 0.05; Student's t of two degrees is 4.303 at 0.975
-    (sentence,) = noise(Summary(results))
+    (sentence,) = (note for note in Comparison(results).notes() if note.startswith("Noise"))
     assert "± 0.224" in sentence
     assert f"below about {4.3027 * math.sqrt(0.05):.3f}" in sentence
 
@@ -327,23 +329,23 @@ def test_the_best_rate_beside_the_usual_one():
     single = result("muon", loss=[8.0, 4.0], lr=0.01)
     # "mine" has no usual rate, and muon ran at one alone
     rows = [("adamw", "0.005", "5.000", "0.01", "4.000", "1.000")]
-    assert tuned(Summary([*grid, single])).rows == rows
+    assert Comparison([*grid, single]).tuned().rows == rows
 
 
 def test_flops_are_counted_or_six_a_weight_and_token():
     one, other = result("adamw", loss=[8.0, 4.0]), result("muon", loss=[8.0, 4.0])
     estimate = 6.0 * 1_312_000 * 2048
-    assert Summary([one, other]).flops == ({"adamw": estimate, "muon": estimate}, False)
+    assert Comparison([one, other]).flops == ({"adamw": estimate, "muon": estimate}, False)
     counted = [{**one, "flops": 7e9}, {**other, "flops": 8e9}]
-    assert Summary(counted).flops == ({"adamw": 7e9, "muon": 8e9}, True)
+    assert Comparison(counted).flops == ({"adamw": 7e9, "muon": 8e9}, True)
     images = [{**one, "unit": "images"}]
-    assert Summary(images).flops == ({}, False)  # a weight of a convolution is used many times
+    assert Comparison(images).flops == ({}, False)  # a weight of a convolution is used many times
 
 
 def test_telemetry_over_matrices_and_seeds():
     losses = [8.0, 5.0, 4.0]
     runs = [recorded(result("deva", loss=losses, seed=seed)) for seed in range(2)]
-    found = Summary([*runs, result("adamw", loss=losses)]).telemetry
+    found = Comparison([*runs, result("adamw", loss=losses)]).telemetry
     assert list(found) == ["update", "drift", "skipped"]  # nothing is said of Γ
     assert list(found["update"]) == ["deva"]
     update, drift, skipped = (found[key]["deva"] for key in found)

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Placement, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.multiprocessing.spawn import start_processes
 
 import deva_optim as do
@@ -26,21 +26,15 @@ from deva_optim.core.methods import METHODS
 from deva_optim.optimizer import BaseOptimizer
 from deva_optim.options import DEFAULTS
 
-from ..errors import UsageError
+from ..errors import check_least
 from ..render import markdown_table
 from .counting import count_flops
 from .subjects import Shape, llama_block
-from .timing import option
 
 OPTIMIZERS: Final[dict[str, Callable[..., BaseOptimizer]]] = {
-    "DeVA": do.DeVA,
-    "SOAP": do.SOAP,
-    "Muon": do.Muon,
+    name: getattr(do, name) for name in ("DeVA", "SOAP", "Muon")
 }
-PLACEMENTS: Final[dict[str, tuple[Placement, ...]]] = {
-    "FSDP2": (Shard(0),),
-    "HSDP": (Replicate(), Shard(0)),
-}
+PLACEMENTS: Final = {"FSDP2": (Shard(0),), "HSDP": (Replicate(), Shard(0))}
 CASES: Final = (("FSDP2", 1), ("FSDP2", 2), ("FSDP2", 4), ("HSDP", 4), ("DDP", 2), ("DDP", 4))
 
 
@@ -48,15 +42,13 @@ CASES: Final = (("FSDP2", 1), ("FSDP2", 2), ("FSDP2", 4), ("HSDP", 4), ("DDP", 2
 class RanksSettings:
     """A GPT's blocks, fused as GPT-2 fuses them, with their norms; and a period of refreshes."""
 
-    width: int = option(96, "of the GPT")
-    blocks: int = option(6, "of it")
-    period: int = option(4, "steps between two refreshes, and steps that are counted")
-    wire: bool = option(False, "bfloat16 on the wire")
+    width: int = 96
+    blocks: int = 6
+    period: int = 4  # steps between two refreshes, and steps that are counted
+    wire: bool = False  # whether what is sent is bfloat16
 
     def __post_init__(self) -> None:
-        for name in ("width", "blocks", "period"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"--{name} must be at least 1, got {getattr(self, name)}")
+        check_least(self, width=1, blocks=1, period=1)
 
     @property
     def matrices(self) -> Sequence[Shape]:

@@ -6,7 +6,7 @@ import json
 import operator
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from statistics import fmean, median
@@ -19,13 +19,13 @@ from torch.optim import Optimizer
 
 import deva_optim as do
 
-from ..errors import UsageError, unknown
+from ..errors import check_least, unknown
 from ..machine import machine, summary
 from ..models.gpt import GPT, SIZES
 from ..render import aligned
 from ..render.figures import GREY, make_figure, svg
 from .subjects import SETS, SUBJECTS, matching, shape_set
-from .timing import ONE, Result, Say, SetResult, Settings, measure_set, option, quartiles
+from .timing import ONE, Result, Say, SetResult, Settings, measure_set, quartiles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,38 +37,34 @@ OUT: Final = Path("runs/bench/step")
 def run(settings: Settings, out: Path = OUT, show: Say = print, say: Say = lambda _: None) -> bool:
     """Measure, show tables and checks, write files; returns whether all checks hold."""
     subjects = [SUBJECTS[name] for name in matching(settings.only, SUBJECTS)]
-    if settings.compile is not None:
-        subjects += [s.compiled(settings.compile) for s in subjects if s.kind == "ours"]
+    if backend := settings.compile:
+        ours = [s for s in subjects if s.kind == "ours"]
+        subjects += [replace(s, name=f"{s.name}-compiled", compile=backend) for s in ours]
     if settings.baseline not in SUBJECTS:
         raise unknown("baseline", settings.baseline, SUBJECTS)
     sets = [shape_set(name) for name in [f"gpt-{d}:1" for d in settings.dims] or settings.shapes]
     if settings.threads:
         torch.set_num_threads(settings.threads)
-    show(f"{settings}\n{summary(settings.device)}\n")
+    caption = summary(settings.device)
+    show(f"{settings}\n{caption}\n")
+    numbers, picture = out.with_name(f"{out.name}.json"), out.with_name(f"{out.name}.svg")
+    numbers.parent.mkdir(parents=True, exist_ok=True)
     found: list[SetResult] = []
     for shapes in sets:
         found.append(measure_set(shapes, subjects, settings, say))
         show(table(found[-1], settings))
         show("\n".join(map(str, checks(found[-1]))) + "\n")
-        numbers, picture = save(found, settings, out)  # so that an interruption costs little
+        # Written each time, so that an interruption costs little.
+        numbers.write_text(json.dumps(document(found, settings), indent=1) + "\n", "utf-8")
+        if settings.dims:
+            chart = growth_chart(found, settings.dims[: len(found)], caption)
+        else:
+            chart = bar_chart(found, settings.baseline, caption)
+        picture.write_text(chart, "utf-8")
     if settings.dims:
         show(growth_table(found) + "\n")
     show(f"written: {numbers} and {picture}")
     return all(check.holds for one in found for check in checks(one))
-
-
-def save(found: Sequence[SetResult], settings: Settings, out: Path) -> tuple[Path, Path]:
-    """Write the numbers and the chart; returns where they are."""
-    numbers, picture = out.with_name(f"{out.name}.json"), out.with_name(f"{out.name}.svg")
-    numbers.parent.mkdir(parents=True, exist_ok=True)
-    numbers.write_text(json.dumps(document(found, settings), indent=1) + "\n", "utf-8")
-    caption = summary(settings.device)
-    if settings.dims:
-        chart = growth_chart(found, settings.dims[: len(found)], caption)
-    else:
-        chart = bar_chart(found, settings.baseline, caption)
-    picture.write_text(chart, "utf-8")
-    return numbers, picture
 
 
 def document(found: Sequence[SetResult], settings: Settings) -> dict[str, Any]:
@@ -90,9 +86,7 @@ def document(found: Sequence[SetResult], settings: Settings) -> dict[str, Any]:
                         **asdict(r),
                         "median": median(r.steps),
                         "quartiles": quartiles(r.steps),
-                        "mean": r.mean,
-                        "worst": r.worst,
-                        "temporary": r.temporary,
+                        **{key: getattr(r, key) for key in ("mean", "worst", "temporary")},
                         "ratios": one.ratios(r.name, settings.baseline),
                     }
                     for r in one.results.values()
@@ -272,12 +266,12 @@ def bar_chart(found: Sequence[SetResult], baseline: str, caption: str) -> str:
     heights = [len(one.results) + 1.5 for one in found]
 
     def fill(figure: Figure) -> None:
-        panels = figure.subplots(len(found), 1, squeeze=False, height_ratios=heights)
-        for axes, one in zip(panels[:, 0], found, strict=True):
+        panels = figure.subplots(len(found), 1, squeeze=False, height_ratios=heights)[:, 0]
+        for axes, one in zip(panels, found, strict=True):
             _panel(axes, one, baseline)
         for kind, colour in COLOURS.items():
-            panels[0, 0].bar(0, 0, color=colour, label=kind)
-        panels[0, 0].legend(frameon=False, loc="lower right")
+            panels[0].bar(0, 0, color=colour, label=kind)
+        panels[0].legend(frameon=False, loc="lower right")
 
     title = f"Mean time of a step, refreshes included, and × {baseline}"
     return _chart(0.8 + 0.26 * sum(heights), title, caption, fill)
@@ -286,24 +280,22 @@ def bar_chart(found: Sequence[SetResult], baseline: str, caption: str) -> str:
 def _panel(axes: Axes, one: SetResult, baseline: str) -> None:
     """The bars of a set of shapes, with quartiles over the rounds."""
     results = list(one.results.values())
-    means = [1e3 * result.mean for result in results]
-    spans = [[1e3 * mean for mean in quartiles(result.means)] for result in results]
-    errors = [
-        [max(0.0, mean - low) for mean, (low, _) in zip(means, spans, strict=True)],
-        [max(0.0, high - mean) for mean, (_, high) in zip(means, spans, strict=True)],
-    ]
-    colours = [COLOURS[result.kind] for result in results]
-    line = {"linewidth": 0.8}
-    bars = axes.barh(range(len(means)), means, xerr=errors, color=colours, error_kw=line)
-    texts = []
-    for result, mean in zip(results, means, strict=True):
+    means, lows, highs, texts = [], [], [], []
+    for result in results:
+        mean, (low, high) = 1e3 * result.mean, quartiles([1e3 * x for x in result.means])
+        means.append(mean)
+        lows.append(max(0.0, mean - low))
+        highs.append(max(0.0, high - mean))
         ratio = one.ratio(result.name, baseline)
         times = "" if ratio is None else f"  ·  {ratio:.2f}×"
         texts.append(f"{mean:.3g} ms{times}" if mean < 100 else f"{mean:.0f} ms{times}")
+    places, colours = range(len(means)), [COLOURS[result.kind] for result in results]
+    line = {"linewidth": 0.8}
+    bars = axes.barh(places, means, xerr=[lows, highs], color=colours, error_kw=line)
     axes.bar_label(bars, texts, padding=4)
-    axes.set_yticks(range(len(means)), [result.name for result in results])
+    axes.set_yticks(places, [result.name for result in results])
     axes.invert_yaxis()
-    axes.set_xlim(right=1.25 * max((high for _, high in spans), default=1.0))
+    axes.set_xlim(right=1.25 * max(map(sum, zip(means, highs, strict=True)), default=1.0))
     axes.set_title(one.shapes.name, loc="left", fontsize=9)
     axes.xaxis.set_visible(False)
     axes.spines["bottom"].set_visible(False)
@@ -317,8 +309,8 @@ def growth_chart(found: Sequence[SetResult], widths: Sequence[int], caption: str
         axes = figure.add_subplot()
         for name in dict.fromkeys(name for one in found for name in one.results):
             pairs = zip(widths, found, strict=True)
-            known = [(d, one.results[name].mean) for d, one in pairs if name in one.results]
-            axes.plot([d for d, _ in known], [1e3 * t for _, t in known], marker="o", label=name)
+            known = {d: 1e3 * one.results[name].mean for d, one in pairs if name in one.results}
+            axes.plot(list(known), list(known.values()), marker="o", label=name)
         axes.set(xscale="log", yscale="log", xlabel="width of a block", ylabel="ms")
         axes.set_xticks(widths, list(map(str, widths)))
         axes.minorticks_off()
@@ -355,15 +347,14 @@ BOUND: Final = 1.15  # of DeVA's whole step over AdamW's, at the default setting
 class TrainingSettings:
     """What is trained, a size of GPT on so many sequences of its context a step, and how often."""
 
-    size: str = option("small", "of the GPT", choices=SIZES)
-    vocabulary: int = option(4096, "how many tokens there are")
-    batch: int = option(64, "sequences a step")
-    seed: int = option(0, "of weights and tokens")
-    rounds: int = option(20, "how often every optimizer takes a step")
+    size: str = "small"
+    vocabulary: int = 4096
+    batch: int = 64  # sequences a step
+    seed: int = 0
+    rounds: int = 20  # how often every optimizer takes a step
 
     def __post_init__(self) -> None:
-        if self.rounds < 2:
-            raise UsageError(f"--rounds must be at least 2 to have a spread, got {self.rounds}")
+        check_least(self, rounds=2)
 
 
 def run_training(settings: TrainingSettings, show: Say = print) -> bool:

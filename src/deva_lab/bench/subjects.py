@@ -7,9 +7,10 @@ projections are cut apart, as the routing of deva_optim does it.
 from __future__ import annotations
 
 import math
+import re
 import warnings
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from importlib import import_module
 from importlib.util import find_spec
@@ -160,51 +161,47 @@ class State:
     """What a method keeps of an n×m matrix.
 
     Attributes:
-        moments: How many averages of n·m numbers.
-        ends: How many averages of n + m numbers.
-        squares: How many square matrices for each side that has a basis.
-        sides: The sides that have one; the short ones of a square are both, `"one"` is one of them.
-        moment_bytes: Bytes of a number in a moment; everything else has 4.
-        counters: Bytes of what a parameter counts.
-        matrix_counters: Bytes of what each matrix in a stack counts.
-        units: What has an exponent of its own, of 8 bytes: each matrix, a parameter, or nothing.
-        rows: How many averages of n numbers.
+        numbers: How many, as a sum such as `nm + 2s²`, s being the short side.
+        square: Whether both sides of a square matrix count as short.
+        moment_bytes: Bytes of a number of nm; everything else has 4.
+        counters: Bytes of what is counted: for a parameter, for each of its matrices, and for each
+            in a stack besides.
+
+    >>> State("2nm + s²").bytes([(3, 5)])
+    156
     """
 
-    moments: int
-    ends: int = 0
-    squares: int = 0
-    sides: Literal["both", "short", "one"] = "both"
+    numbers: str
+    square: bool = False
     moment_bytes: int = 4
-    counters: int = 0
-    matrix_counters: int = 0
-    units: Literal["matrix", "parameter"] | None = None
-    rows: int = 0
+    counters: tuple[int, int, int] = (0, 0, 0)
 
     @property
     def formula(self) -> str:
-        """The numbers kept of an n×m matrix, s being its short side."""
-        sides = "(n²+m²)" if self.sides == "both" else "s²"
-        sizes = {"nm": self.moments, "(n+m)": self.ends, "n": self.rows, sides: self.squares}
-        terms = [f"{count if count > 1 else ''}{size}" for size, count in sizes.items() if count]
+        """The numbers kept of an n×m matrix."""
         small = "" if self.moment_bytes == 4 else f", nm in {self.moment_bytes} bytes"
-        return " + ".join(terms) + small
+        return self.numbers + small
 
     def bytes(self, shapes: Iterable[Shape]) -> int:
         """The bytes of the state of parameters of these shapes, counters included."""
-        return sum(self._parameter(shape) for shape in shapes)
-
-    def _parameter(self, shape: Shape) -> int:
-        members = matrices(shape)
-        stacked = self.matrix_counters * len(members) if len(shape) == 3 else 0
-        units = {"matrix": len(members), "parameter": 1, None: 0}[self.units]
-        return self.counters + stacked + 8 * units + sum(self._matrix(n, m) for n, m in members)
+        of_parameter, of_matrix, of_stacked = self.counters
+        total = 0
+        for shape in shapes:
+            each = of_matrix + of_stacked * (len(shape) == 3)
+            total += of_parameter + sum(each + self._matrix(n, m) for n, m in matrices(shape))
+        return total
 
     def _matrix(self, n: int, m: int) -> int:
-        both = self.sides == "both" or (self.sides == "short" and n == m)
-        squares = n * n + m * m if both else min(n, m) ** 2
-        averages = self.moments * n * m + self.ends * (n + m) + self.rows * n
-        return self.moment_bytes * averages + 4 * self.squares * squares
+        both = n * n + m * m
+        short = both if self.square and n == m else min(n, m) ** 2
+        sizes = {"nm": n * m, "(n+m)": n + m, "n": n, "(n²+m²)": both, "s²": short}
+        terms = re.findall(r"(\d*)(\S+)(?: \+ |$)", self.numbers)
+        bytes_of = {"nm": self.moment_bytes}
+        return sum(int(count or 1) * sizes[size] * bytes_of.get(size, 4) for count, size in terms)
+
+
+# The same for all; a decay of zero would spare some of them a pass.
+_COMMON: Final = {"lr": 1e-3, "weight_decay": 0.1}
 
 
 @dataclass(frozen=True)
@@ -212,44 +209,59 @@ class Subject:
     """An optimizer under test.
 
     Attributes:
-        build: Makes it of parameters and the number of steps between two refreshes of a basis.
+        module: Where its class is; a subject is left out if that is not installed.
+        optimizer: The name of the class.
         state: The formula of its state.
-        matrices_only: Whether it knows neither convolutions nor stacks, and is given their matrices
-            as parameters of their own.
-        refreshes: Whether some of its steps do more than others.
-        needs: The attribute of the module without which it is left out.
+        options: What it is given besides rate, decay and the time between refreshes.
+        compile: The backend of torch.compile by which one of ours computes its updates.
     """
 
     name: str
-    kind: Literal["ours", "yardstick", "peer"]
-    build: Callable[[list[Tensor], int], Optimizer]
+    module: str
+    optimizer: str
     state: State
-    matrices_only: bool = False
-    refreshes: bool = False
-    needs: tuple[str, str] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    compile: str | None = None
+
+    @property
+    def kind(self) -> Literal["ours", "yardstick", "peer"]:
+        """Whose it is."""
+        if self.module == "deva_optim":
+            return "ours"
+        return "yardstick" if self.module == __name__ else "peer"
+
+    @property
+    def matrices_only(self) -> bool:
+        """Whether it knows neither convolutions nor stacks, and is given their matrices."""
+        return self.kind != "ours" and self.optimizer != "AdamW"
+
+    @property
+    def refreshes(self) -> bool:
+        """Whether some of its steps do more than others."""
+        return "²" in self.state.numbers
 
     @property
     def missing(self) -> str | None:
         """Why it cannot be measured here, or None if it can."""
-        if self.needs is None:
-            return None
-        module, attribute = self.needs
-        if find_spec(module) is None:
-            return f"{module.split('.')[0]} is not installed"
-        if not hasattr(import_module(module), attribute):
-            return f"this version of {module.split('.')[0]} has no {attribute}"
+        package = self.module.split(".")[0]
+        if find_spec(self.module) is None:
+            return f"{package} is not installed"
+        if not hasattr(import_module(self.module), self.optimizer):
+            return f"this version of {package} has no {self.optimizer}"
         return None
 
-    def compiled(self, backend: str) -> Subject:
-        """One of ours that computes its updates by graphs of torch.compile."""
-
-        def build(params: list[Tensor], refresh_every: int) -> Optimizer:
-            optimizer = self.build(params, refresh_every)
+    def build(self, params: list[Tensor], refresh_every: int) -> Optimizer:
+        """The optimizer for parameters, with so many steps between two refreshes of a basis."""
+        make: Callable[..., Optimizer] = getattr(import_module(self.module), self.optimizer)
+        period = "refresh_every" if self.kind == "ours" else "precondition_frequency"
+        every = {period: refresh_every} if self.refreshes else {}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that the parameters have no names
+            optimizer = make(params, **_COMMON, **every, **self.options)
+        if self.compile is not None:
             for group in optimizer.param_groups:
-                group["compile"] = backend
-            return optimizer
-
-        return replace(self, name=f"{self.name}-compiled", build=build)
+                group["compile"] = self.compile
+        return optimizer
 
 
 class PlainMuon(Optimizer):
@@ -288,87 +300,62 @@ def newton_schulz(M: Tensor) -> Tensor:
     return X.mT if tall else X
 
 
-# The same for all; a decay of zero would spare some of them a pass.
-_COMMON: Final = {"lr": 1e-3, "weight_decay": 0.1}
+def _ours(name: str, optimizer: str, state: State, **options: Any) -> Subject:
+    return Subject(name, "deva_optim", optimizer, state, options)
 
 
-def _ours(name: str, optimizer: Callable[..., Optimizer], state: State, **options: Any) -> Subject:
-    refreshes = bool(state.squares)
-
-    def build(params: list[Tensor], refresh_every: int) -> Optimizer:
-        every = {"refresh_every": refresh_every} if refreshes else {}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that the parameters have no names
-            return optimizer(params, **_COMMON, **every, **options)
-
-    return Subject(name, "ours", build, state, refreshes=refreshes)
-
-
-def _peer(name: str, module: str, attribute: str, state: State, **options: Any) -> Subject:
-    refreshes = attribute == "SOAP"
-
-    def build(params: list[Tensor], refresh_every: int) -> Optimizer:
-        optimizer: Callable[..., Optimizer] = getattr(import_module(module), attribute)
-        every = {"precondition_frequency": refresh_every} if refreshes else {}
-        return optimizer(params, **_COMMON, **every, **options)
-
-    needs = (module, attribute)
-    return Subject(name, "peer", build, state, attribute != "AdamW", refreshes, needs)
-
-
-def _elements(moments: int) -> State:
-    return State(moments, counters=4, units="parameter")
-
-
-def _spectral(moments: int, rows: int = 0) -> State:
-    return State(moments, counters=4, units="matrix", rows=rows)
-
-
-def _basis(moments: int, **more: Any) -> State:
+def _basis(numbers: str, **more: Any) -> State:
     """L, R and what is made of them.
 
-    Counters: the step, the clock and who waits for a basis; in a stack, how long each was idle.
+    Counted are the step, the clock and who waits for a basis; of a matrix its exponent, and in a
+    stack how long it was idle.
     """
-    return State(moments, squares=2, counters=4 + 8 + 8, matrix_counters=4, units="matrix", **more)
+    return State(numbers, counters=(4 + 8 + 8, 8, 4), **more)
 
 
-_SHORT: Final = _basis(2, sides="short")
-_SOAP: Final = State(2, squares=2)
-_BF16: Final = torch.bfloat16
+def _spectral(numbers: str) -> State:
+    return State(numbers, counters=(4, 8, 0))
+
+
+_ONE, _TWO = (State(numbers, counters=(4 + 8, 0, 0)) for numbers in ("nm", "2nm"))  # elementwise
+_SHORT: Final = _basis("2nm + 2s²", square=True)
+_BOTH: Final = _basis("2nm + 2(n²+m²)")
+_BF16: Final = _basis("2nm + 2(n²+m²)", moment_bytes=2)
+_SOAP: Final = State("2nm + 2(n²+m²)")
+_TORCH: Final = State("2nm", counters=(4, 0, 0))
+# As ours is measured: no Nesterov, and the scale that makes a rate of AdamW's right.
+_MUON: Final = {"nesterov": False, "adjust_lr_fn": "match_rms_adamw"}
+# Its own limit, 2048, would spare it the bases of long sides that ours compute.
+_HEAVYBALL: Final = {"max_precond_dim": 10_000, "merge_dims": False, "betas": (0.95, 0.95)}
 
 # fmt: off
 _ROWS: Final = (
-    _ours("deva",               do.DeVA, _basis(1, ends=1, sides="one")),
-    _ours("deva-soft",          do.DeVA, _SHORT, variant="whitened"),
-    _ours("deva-short",         do.DeVASinf, _SHORT, sides="short"),
-    _ours("deva-both",          do.DeVASinf, _basis(2)),
-    _ours("deva-factored",      do.DeVASinf, _basis(1, ends=1), variant="factored"),
-    _ours("deva-instantaneous", do.DeVASinf, _basis(2), variant="instantaneous"),
-    _ours("deva-whitened",      do.DeVASinf, _basis(2), variant="whitened"),
-    _ours("deva-both-bf16",     do.DeVASinf, _basis(2, moment_bytes=2), state_dtype=_BF16),
-    _ours("muon",               do.Muon, _spectral(1), nesterov=False),
-    _ours("muon-original",      do.Muon, _spectral(1), adjust_lr_fn="original"),
-    _ours("adamuon",            do.AdaMuon, _spectral(2)),
-    _ours("normuon",            do.NorMuon, _spectral(1, rows=1)),
-    _ours("soap",               do.SOAP, _basis(2)),
-    _ours("soap-short",         do.SOAP, _SHORT, sides="short"),
-    _ours("shampoo",            do.Shampoo, _basis(2)),
-    _ours("shampoo-ungrafted",  do.Shampoo, _basis(1), graft="none"),
-    _ours("splus",              do.SPlus, _basis(2)),
-    _ours("adamw",              do.AdamW, _elements(2)),
-    _ours("deva-linf",          do.DeVALinf, _elements(2)),
-    _ours("signum",             do.Signum, _elements(1)),
-    _ours("lion",               do.Lion, _elements(1)),
-    Subject("plain-muon", "yardstick", lambda params, _: PlainMuon(params, **_COMMON), State(1),
-            matrices_only=True),
-    _peer("torch-adamw", "torch.optim", "AdamW", State(2, counters=4), foreach=True),
-    # As ours is measured: no Nesterov, and the scale that makes a rate of AdamW's right.
-    _peer("torch-muon", "torch.optim", "Muon", State(1), nesterov=False,
-          adjust_lr_fn="match_rms_adamw"),
-    _peer("pytorch_optimizer-soap", "pytorch_optimizer", "SOAP", _SOAP),
-    # Its own limit, 2048, would spare it the bases of long sides that ours compute.
-    _peer("heavyball-soap", "heavyball", "SOAP", _SOAP, max_precond_dim=10_000, merge_dims=False,
-          betas=(0.95, 0.95)),
+    _ours("deva",               "DeVA", _basis("nm + (n+m) + 2s²")),
+    _ours("deva-soft",          "DeVA", _SHORT, variant="whitened"),
+    _ours("deva-short",         "DeVASinf", _SHORT, sides="short"),
+    _ours("deva-both",          "DeVASinf", _BOTH),
+    _ours("deva-factored",      "DeVASinf", _basis("nm + (n+m) + 2(n²+m²)"), variant="factored"),
+    _ours("deva-instantaneous", "DeVASinf", _BOTH, variant="instantaneous"),
+    _ours("deva-whitened",      "DeVASinf", _BOTH, variant="whitened"),
+    _ours("deva-both-bf16",     "DeVASinf", _BF16, state_dtype=torch.bfloat16),
+    _ours("muon",               "Muon", _spectral("nm"), nesterov=False),
+    _ours("muon-original",      "Muon", _spectral("nm"), adjust_lr_fn="original"),
+    _ours("adamuon",            "AdaMuon", _spectral("2nm")),
+    _ours("normuon",            "NorMuon", _spectral("nm + n")),
+    _ours("soap",               "SOAP", _BOTH),
+    _ours("soap-short",         "SOAP", _SHORT, sides="short"),
+    _ours("shampoo",            "Shampoo", _BOTH),
+    _ours("shampoo-ungrafted",  "Shampoo", _basis("nm + 2(n²+m²)"), graft="none"),
+    _ours("splus",              "SPlus", _BOTH),
+    _ours("adamw",              "AdamW", _TWO),
+    _ours("deva-linf",          "DeVALinf", _TWO),
+    _ours("signum",             "Signum", _ONE),
+    _ours("lion",               "Lion", _ONE),
+    Subject("plain-muon",       __name__, "PlainMuon", State("nm")),
+    Subject("torch-adamw",      "torch.optim", "AdamW", _TORCH, {"foreach": True}),
+    Subject("torch-muon",       "torch.optim", "Muon", State("nm"), _MUON),
+    Subject("pytorch_optimizer-soap", "pytorch_optimizer", "SOAP", _SOAP),
+    Subject("heavyball-soap",   "heavyball", "SOAP", _SOAP, _HEAVYBALL),
 )
 # fmt: on
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from statistics import fmean, median, quantiles
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
-from ..errors import UsageError
+from ..errors import UsageError, check_least
 from ..machine import available_bytes, peak_flops, wait
 from .counting import count_flops, peak_bytes, products_seconds, state_bytes
 from .subjects import Shape, ShapeSet, Subject, matrices
@@ -21,14 +21,11 @@ ONE: Final = "/one"  # ends the name of a case on the shapes that a set is compa
 Say = Callable[[str], None]
 
 
-def option(default: Any, about: str, **more: Any) -> Any:
-    """A field of settings that the command line has an option for, with the words of its help."""
-    return field(default=default, metadata={"help": about, **more})
-
-
 @dataclass(frozen=True)
 class Settings:
     """What is measured, and how often; printed and saved with the results.
+
+    `options.ini` says what the other numbers are.
 
     Attributes:
         shapes: Names of shape sets, see `subjects.SETS`.
@@ -41,26 +38,21 @@ class Settings:
     shapes: tuple[str, ...] = ("gpt-256", "gpt-768", "tiny-batch")
     dims: tuple[int, ...] = ()
     only: tuple[str, ...] = ("*",)
-    baseline: str = option("muon", "what the others are divided by")
-    rounds: int = option(7, "how often every subject takes its turn")
-    steps: int = option(10, "steps in a turn, whole refresh periods")
-    warmup: int = option(21, "steps before the first round; what is compiled needs two refreshes")
-    refresh_every: int = option(10, "steps between two refreshes of a basis")
-    gradients: int = option(3, "random gradients that take turns; one alone would be singular")
+    baseline: str = "muon"
+    rounds: int = 7
+    steps: int = 10
+    warmup: int = 21
+    refresh_every: int = 10
+    gradients: int = 3
     compile: str | None = None
     profile: bool = True
-    threads: int = option(0, "threads of torch; 0 leaves its own choice")
-    device: str = option("cpu", "where it is measured")
-    seed: int = option(0, "of the gradients")
-    peak_size: int = option(2048, "n of the n×n×n product that shows the peak of the machine")
+    threads: int = 0
+    device: str = "cpu"
+    seed: int = 0
+    peak_size: int = 2048
 
     def __post_init__(self) -> None:
-        least = {"steps": 1, "warmup": 1, "refresh_every": 1, "gradients": 1, "threads": 0}
-        for name, bound in least.items():
-            if getattr(self, name) < bound:
-                raise UsageError(f"{name} must be at least {bound}, got {getattr(self, name)}")
-        if self.rounds < 2:
-            raise UsageError(f"rounds must be at least 2 to have a spread, got {self.rounds}")
+        check_least(self, steps=1, warmup=1, refresh_every=1, gradients=1, threads=0, rounds=2)
         if self.steps % self.refresh_every:
             raise UsageError(
                 f"steps must be a multiple of refresh_every ({self.refresh_every}), got "
@@ -73,8 +65,7 @@ class Case:
 
     Attributes:
         gradients: Sets of gradients that take turns, a tensor for each parameter.
-        taken: How many steps have been taken.
-        first: The seconds of the first of them.
+        seconds: Of the steps so far.
     """
 
     def __init__(
@@ -90,21 +81,23 @@ class Case:
         self.shapes = tuple(tuple(p.shape) for p in self.params)
         self.optimizer = subject.build(self.params, settings.refresh_every)
         self.device = settings.device
-        self.taken, self.first = 0, 0.0
+        self.seconds: list[float] = []
+
+    def steps(self, count: int) -> list[float]:
+        """Take so many steps; returns the seconds of each."""
+        return [self.step() for _ in range(count)]
 
     def step(self) -> float:
         """Take a step; returns its seconds. A peer may drop its gradients: they are set anew."""
-        for p, G in zip(self.params, self.gradients[self.taken % len(self.gradients)], strict=True):
+        gradients = self.gradients[len(self.seconds) % len(self.gradients)]
+        for p, G in zip(self.params, gradients, strict=True):
             p.grad = G
         wait(self.device)
         start = time.perf_counter()
         self.optimizer.step()
         wait(self.device)
-        seconds = time.perf_counter() - start
-        if not self.taken:
-            self.first = seconds
-        self.taken += 1
-        return seconds
+        self.seconds.append(time.perf_counter() - start)
+        return self.seconds[-1]
 
 
 def random_gradients(shapes: Sequence[Shape], settings: Settings) -> list[list[Tensor]]:
@@ -204,16 +197,28 @@ class SetResult:
 
 
 def measure_set(
-    shapes: ShapeSet, subjects: Iterable[Subject], settings: Settings, say: Say
+    shapes: ShapeSet, subjects: Sequence[Subject], settings: Settings, say: Say
 ) -> SetResult:
-    """Measure all subjects that can be measured on a set of shapes."""
-    subjects = list(subjects)
+    """Measure all subjects that can be measured on a set of shapes; a peer that fails is left out.
+
+    All cases are timed in turn, round by round; the one that begins changes.
+    """
     left_out = {s.name: s.missing for s in subjects if s.missing is not None}
     present = [s for s in subjects if s.name not in left_out]
     check_memory(shapes, present, settings)
     peak = peak_flops(settings.peak_size, settings.device)
     cases = _warm_cases(shapes, present, settings, left_out, say)
-    rounds = _rounds(cases, settings, say)
+    rounds: dict[str, list[list[float]]] = {case.name: [] for case in cases}
+    for i in range(settings.rounds):
+        gc.collect()
+        first = i % max(len(cases), 1)
+        for case in (*cases[first:], *cases[:first]):
+            say(f"round {i + 1} of {settings.rounds}: {case.name}")
+            gc.disable()  # the collector would run in the steps of one or the other
+            try:
+                rounds[case.name].append(case.steps(settings.steps))
+            finally:
+                gc.enable()
     results = {}
     for case in cases:
         say(f"counting and profiling {case.name}")
@@ -243,41 +248,22 @@ def _warm_cases(
     left_out: dict[str, str],
     say: Say,
 ) -> list[Case]:
-    """The cases that work, past their first steps; a peer that fails is left out."""
-    sets = [("", random_gradients(shapes.shapes, settings))]
-    if shapes.against:
-        sets.append((ONE, random_gradients(shapes.against, settings)))
+    """The cases that work, past their first steps."""
+    named = {"": shapes.shapes, ONE: shapes.against}
+    sets = [(end, random_gradients(some, settings)) for end, some in named.items() if some]
     cases = []
     for subject in subjects:
         for end, gradients in sets:
             say(f"warming up {subject.name}{end}")
             try:
                 case = Case(subject, gradients, settings, end)
-                for _ in range(settings.warmup):
-                    case.step()
+                case.steps(settings.warmup)
+                cases.append(case)
             except Exception as error:  # other people's code may fail in any way
                 if subject.kind != "peer":
                     raise
                 left_out[subject.name + end] = f"{type(error).__name__}: {error}".split("\n")[0]
-                continue
-            cases.append(case)
     return cases
-
-
-def _rounds(cases: Sequence[Case], settings: Settings, say: Say) -> dict[str, list[list[float]]]:
-    """Time all cases, interleaved; the one that begins changes from round to round."""
-    rounds: dict[str, list[list[float]]] = {case.name: [] for case in cases}
-    for i in range(settings.rounds):
-        gc.collect()
-        first = i % max(len(cases), 1)
-        for case in (*cases[first:], *cases[:first]):
-            say(f"round {i + 1} of {settings.rounds}: {case.name}")
-            gc.disable()  # the collector would run in the steps of one or the other
-            try:
-                rounds[case.name].append([case.step() for _ in range(settings.steps)])
-            finally:
-                gc.enable()
-    return rounds
 
 
 def _result(case: Case, rounds: list[list[float]], settings: Settings) -> Result:
@@ -285,7 +271,7 @@ def _result(case: Case, rounds: list[list[float]], settings: Settings) -> Result
     counted: dict[str, Any] = {}
     if settings.profile:
         period, device = settings.refresh_every, settings.device
-        flops = count_flops(lambda: [case.step() for _ in range(period)])
+        flops = count_flops(lambda: case.steps(period))
         counted["flops"] = flops.total / period
         counted["peak_bytes"] = peak_bytes(case.step, period, device)
         products, seconds = products_seconds(case.step, period, device)
@@ -296,7 +282,7 @@ def _result(case: Case, rounds: list[list[float]], settings: Settings) -> Result
         case.subject.kind,
         case.subject.refreshes,
         tuple(map(tuple, rounds)),
-        case.first,
+        case.seconds[0],
         weight_bytes=sum(p.nbytes for p in case.params),
         state_bytes=state_bytes(case.optimizer),
         formula=case.subject.state.formula,

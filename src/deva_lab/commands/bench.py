@@ -8,30 +8,27 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
-from dataclasses import fields
 from functools import partial
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from ..errors import unknown
-from ..usage.bench import BENCHMARKS, DESCRIPTION
+from ..usage import BENCHMARKS, add_arguments, text
 
 
 def run(options: argparse.Namespace) -> int:
     """Run a benchmark; returns the exit code. Without the name of one it is `step`."""
     words = options.words_of_bench
     if words[:1] in (["-h"], ["--help"]):
-        print(DESCRIPTION)
+        print(text("bench"))
         return 0
     if not words or words[0].startswith("-"):  # options alone are those of `step`
         words = ["step", *words]
     name, *rest = words
     if name not in BENCHMARKS:
         raise unknown("benchmark", name, BENCHMARKS)
-    layout = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(
-        f"deva bench {name}", None, BENCHMARKS[name], formatter_class=layout
-    )
+    about, layout = text(f"bench-{name}"), argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(f"deva bench {name}", None, about, formatter_class=layout)
+    add_arguments(parser, f"bench {name}")
     return _RUN[name](parser, rest)
 
 
@@ -39,25 +36,14 @@ def _step(parser: argparse.ArgumentParser, words: list[str]) -> int:
     from ..bench import step
     from ..bench.timing import Settings
 
-    add = parser.add_argument
-    add("shapes", nargs="*", help=f"sets of shapes ({' '.join(Settings.shapes)})")
-    add("--task", metavar="FILE", help="my_task.py: the hidden matrices of your own model")
-    add("--dims", type=widths, default=(), help="widths of one GPT block, 128,256,…")
-    add("--only", nargs="+", default=["*"], metavar="NAME", help="subjects, or globs (all)")
-    _add_settings(parser, Settings)
-    add("--compile", nargs="?", const="inductor", metavar="BACKEND",
-        help="measure each of ours once more, compiled (inductor)")  # fmt: skip
-    add("--no-profile", action="store_false", dest="profile",
-        help="time alone: no FLOPs, no peak, no profile")  # fmt: skip
-    add("--out", type=Path, default=step.OUT, help="where to write, without suffix (%(default)s)")
-    add("--strict", action="store_true", help="exit with 1 if a requirement does not hold")
-    add("--list", action="store_true", help="show all sets of shapes and all subjects")
+    usual = Settings()
+    parser.set_defaults(**{**vars(usual), "shapes": ()})
     given = vars(parser.parse_args(words))
     listed, task, out, strict = (given.pop(name) for name in ("list", "task", "out", "strict"))
     if listed:
         print(step.listing())
         return 0
-    given["shapes"] = (*given["shapes"], *[task] * bool(task)) or Settings.shapes
+    given["shapes"] = (*given["shapes"], *[task] * bool(task)) or usual.shapes
     given["only"] = tuple(given["only"])
     holds = step.run(Settings(**given), out, say=_progress)
     return 0 if holds or not strict else 1
@@ -66,7 +52,7 @@ def _step(parser: argparse.ArgumentParser, words: list[str]) -> int:
 def _training(parser: argparse.ArgumentParser, words: list[str]) -> int:
     from ..bench.step import TrainingSettings, run_training
 
-    _add_settings(parser, TrainingSettings)
+    parser.set_defaults(**vars(TrainingSettings()))
     run_training(TrainingSettings(**vars(parser.parse_args(words))))
     return 0
 
@@ -76,8 +62,8 @@ def _counted(parser: argparse.ArgumentParser, words: list[str], *, default: str,
     from ..bench import counting
     from ..bench.subjects import shape_set
 
-    parser.add_argument("shapes", nargs="*", default=[default], help=f"sets ({default})")
-    for found in [shape_set(name) for name in parser.parse_args(words).shapes]:
+    names = parser.parse_args(words).shapes or [default]
+    for found in [shape_set(name) for name in names]:
         print(getattr(counting, table)(found))
     return 0
 
@@ -85,8 +71,7 @@ def _counted(parser: argparse.ArgumentParser, words: list[str], *, default: str,
 def _ranks(parser: argparse.ArgumentParser, words: list[str]) -> int:
     from ..bench import ranks
 
-    _add_settings(parser, ranks.RanksSettings)
-    parser.add_argument("--plan", action="store_true", help="on paper, for a model of 70B")
+    parser.set_defaults(**vars(ranks.RanksSettings()))
     given = vars(parser.parse_args(words))
     if given.pop("plan"):
         print(ranks.plan())
@@ -103,25 +88,6 @@ _RUN: Final[dict[str, Callable[[argparse.ArgumentParser, list[str]], int]]] = {
     "state": partial(_counted, default="llama-8b", table="state_table"),
     "ranks": _ranks,
 }
-
-
-def widths(text: str) -> tuple[int, ...]:
-    """Numbers between commas, in order, each once."""
-    return tuple(sorted({int(part) for part in text.split(",")}))
-
-
-def _add_settings(parser: argparse.ArgumentParser, settings: Any) -> None:
-    """An option for each of the settings that has one."""
-    for one in fields(settings):
-        if not one.metadata:
-            continue
-        about = f"{one.metadata['help']}{' (%(default)s)' * (one.default is not False)}"
-        how: dict[str, Any] = {"default": one.default, "help": about}
-        if one.default is False:
-            how["action"] = "store_true"
-        else:
-            how |= {"type": type(one.default), "choices": one.metadata.get("choices")}
-        parser.add_argument(f"--{one.name.replace('_', '-')}", **how)
 
 
 def _progress(message: str) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from ..launchers import carry_out, ended
+from ..launchers import ended
 from ..render.display import display
 from ..render.pages import Comparison
 from ..run.plan import as_begun, check_baseline, plan
-from ..run.runner import Stopping
-from ..usage.training import OPTIMIZERS
-from .options import asked_of, begin, launching
+from ..usage import OPTIMIZERS
+from .options import asked_of, begin, carrying_out
 
 
 def run(options: argparse.Namespace) -> int:
@@ -19,12 +18,10 @@ def run(options: argparse.Namespace) -> int:
     runs = plan(request)
     check_baseline(options.baseline, runs)
     shown = display()
-    with launching(options, folder) as cluster, Stopping() as stopping:
+    with carrying_out(options, folder, shown) as (carry_out, stopping):
         runs = as_begun(runs, folder, shown.say)
         begin(folder, given, orders.log)
-        failed = carry_out(
-            runs, orders, jobs=options.jobs, shown=shown, stopping=stopping, cluster=cluster
-        )
+        failed = carry_out(runs, orders)
     results = ended(folder, runs)
     if results:
         shown.say("\n" + Comparison(results, baseline=options.baseline).publish(folder))

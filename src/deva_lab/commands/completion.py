@@ -9,19 +9,18 @@ import argparse
 import shlex
 from argparse import Action
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from textwrap import shorten
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from ..cli import parser
 from ..config import Command, tree
 from ..data.text_sources import NAMES as TEXTS
 from ..names import EXPERIMENTS, IMAGES, LOGGERS, OPTIMIZERS, PLACES, STAGES
 from ..run.settings import OFFERS, TUNED
-from ..usage import STARTERS
-from ..usage.bench import BENCHMARKS
+from ..usage import BENCHMARKS, STARTERS
 
 WIDTH: Final = 70  # of what a candidate is
 
@@ -56,7 +55,7 @@ class Answer:
         space: Whether the word is then complete.
     """
 
-    candidates: Texts = field(default_factory=dict)
+    candidates: Texts
     files: bool = False
     space: bool = True
 
@@ -64,15 +63,6 @@ class Answer:
     def flags(self) -> str:
         """The first line of an answer; never empty, as shells drop empty lines."""
         return " ".join(["words", *["files"] * self.files, *["nospace"] * (not self.space)])
-
-
-class _Read(NamedTuple):
-    """A line up to the word that is being typed."""
-
-    command: Command
-    given: Given
-    places: int  # arguments without a name
-    waiting: Action | None  # the option whose value comes next
 
 
 def complete(root: Command, words: Sequence[str]) -> Answer:
@@ -84,20 +74,19 @@ def complete(root: Command, words: Sequence[str]) -> Answer:
     """
     *before, word = words
     command, given, places, waiting = _read(root, before)
-    name, equals, value = word.partition("=")
+    name, equals, _ = word.partition("=")
     if waiting is not None:
-        return _values(waiting, word, given)
-    if equals and name in command.options:
-        answer = _values(command.options[name], value, given)
-        candidates = {f"{name}={x}": text for x, text in answer.candidates.items()}
-        return Answer(candidates, answer.files, answer.space)
-    if word.startswith("-"):
-        return Answer(_beginning(word, _options(command, given)))
-    if command.commands:
-        return Answer(_beginning(word, {x: c.help for x, c in command.commands.items()}))
-    if command.places:
-        return _values(command.places[min(places, len(command.places) - 1)], word, given)
-    return Answer(_beginning(word, _options(command, given)))
+        found = _values(waiting, word, given)
+    elif equals and name in command.options:
+        found = _values(command.options[name], word, given, name + equals)
+    elif command.commands and not word.startswith("-"):
+        found = Answer({x: below.help for x, below in command.commands.items()})
+    elif command.places and not word.startswith("-"):
+        found = _values(command.places[min(places, len(command.places) - 1)], word, given)
+    else:
+        found = Answer(_options(command, given))
+    fitting = {x: text for x, text in found.candidates.items() if x.startswith(word)}
+    return replace(found, candidates=fitting)
 
 
 def split_line(line: str) -> list[str]:
@@ -115,7 +104,10 @@ def split_line(line: str) -> list[str]:
     return line.split()[1:]
 
 
-def _read(root: Command, words: Iterable[str]) -> _Read:
+def _read(
+    root: Command, words: Iterable[str]
+) -> tuple[Command, dict[str, str], int, Action | None]:
+    """The command, what was given, how many arguments have no name, what waits for a value."""
     command, given, places = root, dict[str, str](), 0
     waiting: Action | None = None
     for word in words:
@@ -131,7 +123,7 @@ def _read(root: Command, words: Iterable[str]) -> _Read:
             command = command.commands[word]
         else:
             places += 1
-    return _Read(command, given, places, waiting)
+    return command, given, places, waiting
 
 
 def _options(command: Command, given: Given) -> dict[str, str]:
@@ -145,41 +137,29 @@ def _options(command: Command, given: Given) -> dict[str, str]:
     }
 
 
-def _beginning(word: str, texts: Texts) -> dict[str, str]:
-    return {name: text for name, text in texts.items() if name.startswith(word)}
-
-
-# --- Values --------------------------------------------------------------------------------------
-
-
-def _values(action: Action, word: str, given: Given) -> Answer:
+def _values(action: Action, word: str, given: Given, before: str = "") -> Answer:
+    """The values of an option or an argument; `before` them, the word has the option itself."""
     texts = _known(action.dest, given) or dict.fromkeys(map(str, action.choices or ()), "")
+    several = action.dest in ("optimizers", "log")  # a list, which has none of them twice
+    if several:
+        head, comma, _ = word.removeprefix(before).rpartition(",")
+        texts = {x: text for x, text in texts.items() if x not in head.split(",")}
+        before += head + comma
     files = action.type is Path or action.dest in ("data", "source", "task")
-    if action.dest not in ("optimizers", "log"):
-        return Answer(_beginning(word, texts), files)
-    head, comma, last = word.rpartition(",")  # a list
-    there = head.split(",")
-    found = {
-        f"{head}{comma}{name}": text
-        for name, text in _beginning(last, texts).items()
-        if name not in there
-    }
-    return Answer(found, files, space=False)
+    return Answer({before + x: text for x, text in texts.items()}, files, space=not several)
 
 
 def _known(dest: str, given: Given) -> Texts:
     """The values of an option or an argument that have names, each with what it is."""
-    task = given.get("task", "gpt")
+    offer = OFFERS.get(task := given.get("task", "gpt"))  # none for a task of the user's
     if dest == "task":
-        return {name: offer.about for name, offer in OFFERS.items()}
+        return {name: each.about for name, each in OFFERS.items()}
     if dest == "kind":
         return STARTERS
-    if dest == "size":
-        presets = OFFERS[task].presets if task in OFFERS else {}
-        return {name: f"{preset.steps} steps of {preset.batch}" for name, preset in presets.items()}
-    if dest == "data":
-        images = IMAGES if task in OFFERS else ()  # a task of the user's has its own
-        return dict.fromkeys({"gpt": TEXTS, "quadratic": ()}.get(task, images), "")
+    if dest == "size" and offer:
+        return {name: f"{x.steps} steps of {x.batch}" for name, x in offer.presets.items()}
+    if dest == "data" and offer:
+        return dict.fromkeys({"gpt": TEXTS, "quadratic": ()}.get(task, IMAGES), "")
     if dest == "baseline":  # one of the optimizers that are compared
         parts = given.get("optimizers", "").split(",")
         names = [part for part in parts if part and ("=" not in part or ":" in part)]
@@ -188,9 +168,7 @@ def _known(dest: str, given: Given) -> Texts:
 
 
 _NAMES: Final[Mapping[str, Iterable[str]]] = {
-    "optimizer": OPTIMIZERS,
-    "optimizers": OPTIMIZERS,
-    "name": OPTIMIZERS,
+    **dict.fromkeys(("optimizer", "optimizers", "name"), OPTIMIZERS),
     "source": TEXTS,
     "vocabulary": ("gpt2",),
     "device": ("cpu", "cuda", "mps"),

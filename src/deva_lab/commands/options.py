@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import argparse
-import math
 import shlex
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..errors import UsageError, require
+from ..errors import UsageError, check_least, require
 from ..files import read_record, write_record
-from ..launchers import check_jobs
+from ..launchers import carry_out, check_jobs
 from ..launchers.driver import Cluster
 from ..loggers import check_loggers, names_of, prepare_loggers
+from ..render.display import Display
 from ..run.entrants import Entrant, entrants
 from ..run.environment import default_device
 from ..run.plan import Request, common
-from ..run.runner import Orders
+from ..run.progress import Result
+from ..run.runner import Orders, Stopping
 from ..run.tasks import make_task
 from ..run.user_source import find, is_user_task
-from ..usage.training import of_launcher
 
 OPTIONS = "options.json"  # in the folder of results: what was asked for
 
@@ -34,25 +35,28 @@ OPTIONS = "options.json"  # in the folder of results: what was asked for
 _READ = ("vocabulary", "seeds", "device")
 _FIELDS = tuple(x.name for x in fields(Request) if x.name not in ("optimizers", "rates"))
 REQUESTED = (*_FIELDS, "lr", "tokens", "log")
-_MODULES = {"ray": "ray", "slurm": "submitit"}  # what a launcher needs
 
 
 def asked_of(
-    options: argparse.Namespace, kind: str, defaults: dict[str, Any]
+    options: argparse.Namespace, kind: str, defaults: dict[str, Any], program: str = "deva"
 ) -> tuple[Path, dict[str, Any], Request, Orders]:
-    """What `deva compare` or `deva tune` was asked for: where, the options, and what they come to.
+    """What a command that trains was asked for: where, the options, and what they come to.
 
     Raises:
         UsageError: For what would come to light after hours.
     """
     folder = output_folder(options, kind)
     given = given_options(options, defaults)
-    elsewhere = is_elsewhere(options, given)
-    request = request_of(given, entrants(given["optimizers"]), elsewhere=elsewhere)
-    check_jobs(options.jobs)
+    elsewhere = getattr(options, "launcher", "local") != "local"
+    if "jobs" in options:
+        check_launcher(options)
+        check_jobs(options.jobs)
+    if elsewhere:  # the device is one of other machines
+        given.setdefault("device", "cuda" if options.gpus else "cpu")
+    request = request_of(given, elsewhere=elsewhere)
     log = names_of(given.get("log"))
     check_loggers(log)
-    orders = Orders(folder, command_line(options.words), options.save_every, log)
+    orders = Orders(folder, command_line(options.words, program), options.save_every, log)
     return folder, given, request, orders
 
 
@@ -111,14 +115,21 @@ def options_in(folder: Path) -> dict[str, Any]:
     return given
 
 
-def request_of(
-    given: dict[str, Any], optimizers: Sequence[Entrant], *, elsewhere: bool = False
-) -> Request:
+def request_of(given: dict[str, Any], *, elsewhere: bool = False) -> Request:
     """The request that options come to; `elsewhere`, the device is one of other machines."""
+    lr = given.get("lr", "")
+    if "optimizer" in given:  # of `deva train`: one run
+        if "," in lr:
+            raise UsageError(f"--lr is one rate here, got {lr}: deva compare takes several")
+        if given["seed"] < 0:
+            raise UsageError(f"--seed must be 0 or more, got {given['seed']}")
+        optimizers, chosen = [Entrant.parse(given["optimizer"])], f"{given['seed']},"
+    else:
+        optimizers, chosen = entrants(given["optimizers"]), given.get("seeds", "1")
     request = Request(
         optimizers=tuple(optimizers),
-        rates=tuple(text for text in given.get("lr", "").split(",") if text),
-        seeds=seeds_of(given.get("seeds", "1")),
+        rates=tuple(text for text in lr.split(",") if text),
+        seeds=seeds_of(chosen),
         vocabulary=vocabulary_of(given.get("vocabulary")),
         device=device_of(given.get("device"), elsewhere=elsewhere),
         **{name: value for name, value in given.items() if name in _FIELDS and name not in _READ},
@@ -176,6 +187,16 @@ def command_line(words: Sequence[str], program: str = "deva") -> str:
 
 
 @contextmanager
+def carrying_out(
+    options: argparse.Namespace, folder: Path, shown: Display
+) -> Iterator[tuple[Callable[..., list[Result]], Stopping]]:
+    """`carry_out` in the way that options ask for, and whether a signal has come."""
+    with launching(options, folder) as cluster, Stopping() as stopping:
+        how = {"jobs": options.jobs, "shown": shown, "stopping": stopping, "cluster": cluster}
+        yield partial(carry_out, **how), stopping
+
+
+@contextmanager
 def launching(options: argparse.Namespace, folder: Path) -> Iterator[Cluster | None]:
     """The cluster that options ask for, ready for runs into a folder; None for this machine.
 
@@ -198,31 +219,15 @@ def launching(options: argparse.Namespace, folder: Path) -> Iterator[Cluster | N
         yield SlurmCluster(options, folder)
 
 
-def is_elsewhere(options: argparse.Namespace, given: dict[str, Any]) -> bool:
-    """Whether runs go to other machines; what was asked for then names a device of theirs.
-
-    Raises:
-        UsageError: As `check_launcher` does.
-    """
-    check_launcher(options)
-    if options.launcher == "local":
-        return False
-    given.setdefault("device", "cuda" if options.gpus else "cpu")
-    return True
-
-
 def check_launcher(options: argparse.Namespace) -> None:
     """Raises UsageError for options that do not fit each other, MissingExtra for a package."""
-    launcher = options.launcher
+    modules = {"ray": "ray", "slurm": "submitit"}
     for name, value in vars(options).items():
-        wanted = of_launcher(name)
-        if wanted and value is not None and launcher not in wanted:
-            raise UsageError(
-                f"--{name.replace('_', '-')} needs --launcher {' or '.join(wanted)}, got {launcher}"
-            )
-    if launcher in _MODULES:
-        require(_MODULES[launcher])
-    for name, least in (("cpus", 1), ("gpus", 0), ("memory", 0), ("slurm_time", 1)):
-        value = getattr(options, name)
-        if value is not None and not (least <= value < math.inf):
-            raise UsageError(f"--{name.replace('_', '-')} must be at least {least}, got {value:g}")
+        shared = name in ("cpus", "gpus", "memory")
+        wanted = [x for x in modules if shared or name.startswith(f"{x}_")]
+        if wanted and value is not None and options.launcher not in wanted:
+            needed, got = " or ".join(wanted), options.launcher
+            raise UsageError(f"--{name.replace('_', '-')} needs --launcher {needed}, got {got}")
+    if options.launcher in modules:
+        require(modules[options.launcher])
+    check_least(options, cpus=1, gpus=0, memory=0, slurm_time=1)

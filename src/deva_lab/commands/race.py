@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from ..errors import UsageError, unknown
-from ..launchers import carry_out, check_failed, check_jobs
-from ..launchers.driver import Cluster
+from ..launchers import check_failed, check_jobs
 from ..race.entries import COURSES, Entry, chosen, listing, rules_text
 from ..race.page import confirmation, draw_race, publish, summary, text
 from ..race.standings import Race, freeze
@@ -18,9 +17,10 @@ from ..race.track import recipe
 from ..race.tuning import next_runs, pending, robustness
 from ..render.display import Display, display
 from ..reproduce.experiment import check_runs
+from ..run.progress import Result
 from ..run.runner import Orders, Stopping
 from ..run.settings import RunSettings
-from .options import command_line, launching
+from .options import carrying_out, command_line
 
 
 def run(options: argparse.Namespace, race: Race | None = None) -> int:
@@ -47,8 +47,9 @@ def _stage(options: argparse.Namespace, race: Race) -> int:
     if options.results is not None and options.stage != "page":
         raise UsageError("--results is for looking: with --list, or with the stage page")
     entries = chosen("entry of the race", options.names, race.entries)
-    with launching(options, race.folder) as cluster, Stopping() as stopping:
-        STAGES[options.stage](Stage(options, race, entries, display(), stopping, cluster))
+    shown = display()
+    with carrying_out(options, race.folder, shown) as (carry_out, stopping):
+        STAGES[options.stage](Stage(options, race, entries, shown, stopping, carry_out))
     if stopping():
         print(f"Stopped. To go on: {command_line(options.words)}")
     return stopping.exit_code
@@ -63,21 +64,13 @@ class Stage:
     entries: list[Entry]
     shown: Display
     stopping: Stopping
-    cluster: Cluster | None
+    carry_out: Callable[..., list[Result]]
 
     def train(self, runs: Sequence[RunSettings]) -> None:
         """Carry out the runs that there is no result of yet."""
         check_runs(runs)
         orders = Orders(self.race.folder, command_line(self.options.words))
-        failed = carry_out(
-            list(dict.fromkeys(runs)),
-            orders,
-            jobs=self.options.jobs,
-            shown=self.shown,
-            stopping=self.stopping,
-            cluster=self.cluster,
-        )
-        check_failed(failed, orders.command)
+        check_failed(self.carry_out(list(dict.fromkeys(runs)), orders), orders.command)
 
     def train_on(self, following: Callable[[], Sequence[RunSettings]]) -> None:
         """Carry out runs that follow from the results of those before, until none follows."""

@@ -12,16 +12,8 @@ from ..run.progress import Result
 from .options import command_line
 
 SHARED = (
-    "task",
-    "task_digest",
-    "size",
-    "data",
-    "vocabulary",
-    "steps",
-    "batch",
-    "accumulate",
-    "decay",
-    "warmup",
+    *("task", "task_digest", "size", "data", "vocabulary"),
+    *("steps", "batch", "accumulate", "decay", "warmup"),
 )
 
 

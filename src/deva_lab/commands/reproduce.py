@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 from ..errors import UsageError
 from ..files import write_text
-from ..launchers import carry_out, check_failed, check_jobs
+from ..launchers import check_failed, check_jobs
 from ..render.display import display
 from ..reproduce.experiment import Computed, Trained, check_runs, dry_run, runs_of
 from ..reproduce.experiments import EXPERIMENTS, experiment, listing
 from ..reproduce.pages import page, write_page
-from ..run.runner import Orders, Stopping
-from .options import command_line, launching
+from ..run.runner import Orders
+from .options import carrying_out, command_line
 
 
 def run(options: argparse.Namespace) -> int:
@@ -61,10 +61,8 @@ def _train(trained: Sequence[Trained], options: argparse.Namespace) -> int:
     check_runs(runs)
     orders = Orders(options.out, command_line(options.words))
     shown = display()
-    with launching(options, options.out) as cluster, Stopping() as stopping:
-        failed = carry_out(
-            runs, orders, jobs=options.jobs, shown=shown, stopping=stopping, cluster=cluster
-        )
+    with carrying_out(options, options.out, shown) as (carry_out, stopping):
+        failed = carry_out(runs, orders)
     check_failed(failed, orders.command)
     if stopping():
         shown.say(f"Stopped. To go on: {orders.command}")

@@ -17,7 +17,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ..errors import UsageError, warn
 from ..machine import cores
-from ..usage.training import CPUS
+from ..usage import CPUS
 from .driver import not_seen
 
 OBJECT_STORE: Final = 100 << 20  # bytes: next to nothing goes through it

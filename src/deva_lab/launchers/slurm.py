@@ -13,7 +13,7 @@ import submitit
 
 from ..errors import UsageError
 from ..run.runner import SIGNALS, Stopping
-from ..usage.training import CPUS, MINUTES
+from ..usage import CPUS, MINUTES
 
 LOGS = "slurm"  # in the folder of the results: what submitit writes
 

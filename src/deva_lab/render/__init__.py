@@ -1,7 +1,7 @@
 """Numbers, lists and tables as text; what is drawn and made of them is in the modules.
 
-`figures` draws curves, `findings` says what a comparison has found, `pages` makes HTML of it, and
-`display` shows how runs go on.
+`figures` draws curves, `pages` says what a comparison has found and makes HTML of it, `markdown`
+makes HTML of texts, and `display` shows how runs go on.
 """
 
 from __future__ import annotations

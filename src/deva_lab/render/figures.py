@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from html import escape
+from importlib.resources import as_file, files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -50,25 +51,6 @@ GREY, INK, GRID = "#5a5a5a", "#333333", "#e6e6e6"
 DARK = {GREY: "#a3a7ad", INK: "#d0d2d4", GRID: "#25292e", **dict(COLOURS.values()), **dict(SPARE)}
 DPI: Final = 200
 MOST_LABELS = 12  # beside the lines; more of them go into a legend
-LOOK: dict[Any, Any] = {
-    "font.family": "sans-serif",
-    "font.sans-serif": ["Helvetica Neue", "Arial", "Liberation Sans", "DejaVu Sans"],
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": GREY,
-    "axes.labelcolor": INK,
-    "axes.linewidth": 0.7,
-    "axes.axisbelow": True,
-    "xtick.color": GREY,
-    "ytick.color": GREY,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "grid.color": GRID,
-    "grid.linewidth": 0.6,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "deva",  # the same results give the same file
-}
 
 
 # --- Names and styles -----------------------------------------------------------------------------
@@ -142,7 +124,9 @@ def _look() -> AbstractContextManager[None]:
         import matplotlib
     except ImportError as error:
         raise MissingExtra("matplotlib", extra="lab") from error
-    return matplotlib.rc_context(LOOK)
+    look = files(__package__).joinpath("deva.mplstyle")
+    with as_file(look) as path:
+        return matplotlib.rc_context(matplotlib.rc_params_from_file(path, False, False))
 
 
 def make_figure(size: Size, fill: Callable[[Figure], None]) -> Figure:
@@ -201,25 +185,24 @@ def figure_of(summary: Summary) -> Figure:
     """The losses along the way, and beside them those over learning rates where these varied."""
 
     def fill(figure: Figure) -> None:
-        if not summary.varied:
-            draw_losses(figure.add_subplot(), figure, summary)
-            return
-        left, right = figure.subplots(1, 2, width_ratios=[1.9, 1])
-        draw_losses(left, figure, summary)
-        draw_rates(right, summary)
+        widths = [1.9, 1] if summary.varied else [1]
+        panels = figure.subplots(1, len(widths), squeeze=False, width_ratios=widths)[0]
+        draw_losses(panels[0], summary)
+        if summary.varied:
+            draw_rates(panels[1], summary)
 
     return make_figure((9.0 if summary.varied else 6.4, 4.0), fill)
 
 
 def losses_svg(summary: Summary) -> str:
     """The losses along the way, as an element of a page."""
-    figure = make_figure((9.6, 5.0), lambda fig: draw_losses(fig.add_subplot(), fig, summary))
+    figure = make_figure((9.6, 5.0), lambda figure: draw_losses(figure.add_subplot(), summary))
     return inline_svg(figure, f"Validation loss against {summary.unit}")
 
 
 def rates_svg(summary: Summary) -> str:
     """The final losses over learning rates, as an element of a page."""
-    figure = make_figure((9.6, 4.0), lambda fig: draw_rates(fig.add_subplot(), summary))
+    figure = make_figure((9.6, 4.0), lambda figure: draw_rates(figure.add_subplot(), summary))
     return inline_svg(figure, "Final validation loss against the learning rate")
 
 
@@ -238,12 +221,12 @@ def telemetry_svg(summary: Summary, quantity: Quantity) -> str:
     return inline_svg(make_figure((4.0, 2.4), fill), f"{quantity.title} against steps")
 
 
-def draw_losses(axes: Axes, figure: Figure, summary: Summary) -> None:
+def draw_losses(axes: Axes, summary: Summary) -> None:
     """Draw each optimizer's loss along the way, at its own best rate, with its name at the end."""
     named = looks(summary)
     curves = {named[row.label]: row.curve for row in summary.rows}
     draw_curves(axes, curves, x=summary.unit)
-    _name_lines(axes, figure, curves)
+    _name_lines(axes, curves)
     if lost := [named[row.label].name for row in summary.rows if row.diverged]:
         place: dict[str, Any] = {"ha": "right", "va": "top", "transform": axes.transAxes}
         axes.text(0.98, 0.97, f"diverged: {listed(lost)}", color=GREY, fontsize=8, **place)
@@ -293,7 +276,7 @@ def _label(axes: Axes, *, x: str, ticks: int) -> None:
     axes.grid(axis="y")
 
 
-def _name_lines(axes: Axes, figure: Figure, curves: Mapping[Style, Curve]) -> None:
+def _name_lines(axes: Axes, curves: Mapping[Style, Curve]) -> None:
     """Write the names at the ends of the lines, or a legend where they are too many."""
     right = axes.get_xlim()[1]
     whole = {look: curve for look, curve in curves.items() if curve.loss}
@@ -307,7 +290,7 @@ def _name_lines(axes: Axes, figure: Figure, curves: Mapping[Style, Curve]) -> No
         axes.annotate(
             look.name,
             xy=(right, ends[look]),
-            xytext=(5, (height - heights[look]) * 72 / figure.dpi),
+            xytext=(5, (height - heights[look]) * 72 / axes.figure.dpi),
             textcoords="offset points",
             va="center",
             color=look.light,

@@ -1,27 +1,29 @@
-"""Pages of HTML that stand alone: of a comparison, and of our own texts in Markdown.
+"""A comparison as a table, in sentences, as figures and as a page of HTML that stands alone.
 
-They are made from the templates beside this module. What a template is given is escaped.
+Sentences and pages are made from the templates beside this module. What a page is given is escaped.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
+from functools import cached_property
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markdown_it import MarkdownIt
-from markdown_it.renderer import RendererHTML
-from markdown_it.token import Token
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup, escape
 
+from ..errors import UsageError
 from ..files import write_text
 from ..results import (
     QUANTITIES,
     Curve,
+    Failure,
+    Row,
     Summary,
     final_loss,
     finite,
@@ -29,14 +31,38 @@ from ..results import (
     mean_curve,
     rate_range,
 )
+from ..run.entrants import Entrant
 from ..run.progress import Result
-from . import count, figures, findings, loss, megabytes, milliseconds, rate
+from ..run.settings import TUNED
+from . import (
+    NONE,
+    aligned,
+    count,
+    figures,
+    listed,
+    loss,
+    loss_format,
+    markdown_table,
+    megabytes,
+    milliseconds,
+    percent,
+    rate,
+)
 from .figures import name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TITLE = "Comparison of optimizers"
+LEAST = 0.01  # what two seeds of a language model of a few million weights usually differ by
+WIDE = 60  # letters of an error in a table
+
+
+class Table(NamedTuple):
+    """Heads, in one or two lines each, and rows that begin with the label of an optimizer."""
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
 
 
 class Comparison(Summary):
@@ -67,18 +93,23 @@ class Comparison(Summary):
         super().__init__(results, baseline)
         last = next((str(run.get("command") or "") for run in reversed(results)), "")
         self.command = last if command is None else command
-        self.title = title
+        self.title = title or TITLE
 
     def __str__(self) -> str:
         return self.table()
 
     def table(self) -> str:
         """The table as aligned text, best first, with notes below."""
-        return findings.table(self)
+        heads, rows = self.cells()
+        words = [index for index, head in enumerate(heads) if head in ("optimizer", "error")]
+        text = aligned(heads, rows, left=words, ruled=True)
+        return "\n".join([text, "", *self.notes()]).rstrip()
 
     def markdown(self) -> str:
-        """The table as Markdown."""
-        return findings.markdown(self)
+        """The table as Markdown, with notes below."""
+        text = markdown_table(*self.cells(), right=True)
+        remarks = "\n".join(f"- {note}".replace("- *", r"- \*") for note in self.notes())
+        return f"{text}\n\n{remarks}".rstrip() + "\n"
 
     def plot(self) -> Figure:
         """The loss along the way, and over the learning rate where it varied."""
@@ -93,17 +124,9 @@ class Comparison(Summary):
     def page(self) -> str:
         """The page as HTML, with styles, scripts and data inside and nothing to fetch."""
         settings = _common([{**run["settings"], "telemetry": None} for run in self.results])
-        return render(
-            "report.html",
-            comparison=self,
-            title=self.title or TITLE,
-            headline=findings.headline(self),
-            facts=_facts(self, settings),
-            settings=settings,
-            environment=_common([run.get("environment") or {} for run in self.results]),
-            diverged=_diverged(self),
-            data=page_data(self),
-        )
+        environment = _common([run.get("environment") or {} for run in self.results])
+        values = {"settings": settings, "environment": environment, "data": self._data()}
+        return render("report.html", comparison=self, **values)
 
     def publish(self, folder: Path) -> str:
         """The table and the path of the page, which is in the folder with the curves beside it."""
@@ -114,36 +137,146 @@ class Comparison(Summary):
         """What a notebook shows."""
         return render("notebook.html", comparison=self)
 
+    # --- Cells and sentences ----------------------------------------------------------------------
 
-# --- The report -----------------------------------------------------------------------------------
+    @cached_property
+    def spec(self) -> str:
+        """The format of the losses."""
+        return loss_format([row.final for row in self.rows], [row.spread for row in self.rows])
+
+    def cells(self) -> Table:
+        """The table, what failed below the rest; a column that would be empty is left out."""
+        rows = [*map(self._cells_of_row, self.rows), *map(_cells_of_failure, self.failures)]
+        known = dict.fromkeys(["optimizer", *chain.from_iterable(rows)])
+        heads = [head for head in known if any(row.get(head, NONE) != NONE for row in rows)]
+        cells = [[row.get(head, NONE) for head in heads] for row in rows]
+        return Table(heads or ["optimizer"], cells)
+
+    def _cells_of_row(self, row: Row) -> dict[str, str]:
+        several = len(self.rows) > 1  # alone, there is nothing to compare with
+        units, time = (
+            percent(self.to_target(row, along) if several else None)
+            for along in ("units", "seconds")
+        )
+        # Numbers line up at the right if all have room for the star of some.
+        star = "*" if row.lr_at_edge else " " * any(each.lr_at_edge for each in self.rows)
+        parts = ("model", "optimizer", "data")
+        return {
+            "optimizer": row.label,
+            "final\nloss": loss(row.final, self.spec, row.spread),
+            f"{self.unit}\nto target": units,
+            "time\nto target": time,
+            "best\nloss": loss(row.best, self.spec),
+            "accuracy": percent(row.accuracy, 1),
+            "lr": rate(row.lr) + star,
+            "seeds": str(len(row.runs)),
+            **{f"{part}\nms": milliseconds(row.milliseconds.get(part)) for part in parts},
+            "state": megabytes(row.state_bytes),
+        }
+
+    def tuned(self) -> Table:
+        """A table of each optimizer at its usual rate and at its best one, where both were run."""
+        rows = []
+        for row in self.rows:
+            usual = usual_rate(row.label)
+            if len(row.by_rate) > 1 and usual in row.by_rate and math.isfinite(row.final):
+                final, spread = row.sensitivity[usual]
+                gain = loss(final - row.final, self.spec) if math.isfinite(final) else NONE
+                there, best = loss(final, self.spec, spread), loss(row.final, self.spec, row.spread)
+                rows.append((row.label, rate(usual), there, rate(row.lr), best, gain))
+        heads = ("optimizer", "usual\nlr", "loss\nat it", "best\nlr", "loss\nat it")
+        return Table((*heads, "gained by\ntuning"), rows)
+
+    @property
+    def as_the_race_found(self) -> bool:
+        """Whether all optimizers have the settings and the rate that the race found best."""
+        found = (list(row.by_rate) == [TUNED.get(row.label)] for row in self.rows)
+        return len(self.rows) > 1 and all(found)
+
+    def headline(self) -> str:
+        """One sentence: what the best optimizer did, compared with the baseline."""
+        return self._said("headline")
+
+    def details(self) -> list[str]:
+        """The sentences below the headline: final losses, time, the second, rates at an edge."""
+        if not self._ended or len(self.rows) == 1:
+            return []
+        return list(filter(None, map(self._said, ("ends", "time", "second", "wider"))))
+
+    def notes(self) -> list[str]:
+        """What a reader must know: target, whence the settings, noise, rates, what did not end."""
+        texts = [
+            *map(self._said, ("aim", "settings", "noise", "edge")),
+            *(said("diverged", row) for row in self.rows),
+            *(f"{said('failed', each)} {each.error.strip()}" for each in self.failures),
+            self._said("stopped"),
+        ]
+        return list(filter(None, texts))
+
+    def diverged(self) -> list[str]:
+        """Where a run diverged: optimizer, rate, seeds and how far it came."""
+        texts = []
+        for row in self.rows:
+            for lr, runs in row.by_rate.items():
+                if lost := [run for run in runs if math.isinf(final_loss(run))]:
+                    seeds = ", ".join(str(run["settings"].get("seed", "–")) for run in lost)
+                    last = max((run["curve"]["step"][-1:] or [0])[0] for run in lost)
+                    where = f"{name(row.label)} at lr {rate(lr)}, seed {seeds}"
+                    texts.append(f"{where}: gone by step {last:,}")
+        return texts
+
+    @property
+    def _ended(self) -> list[Row]:
+        return [row for row in self.rows if math.isfinite(row.final)]
+
+    def _said(self, sentence: str) -> str:
+        return said(sentence, self, self._ended)
+
+    def _data(self) -> dict[str, Any]:
+        """What the script of the page draws from."""
+        low, high, logarithmic = loss_range([row.curve for row in self.rows])
+        looks = figures.looks(self)
+        ends = [end for row in self.rows for end, _ in row.sensitivity.values()]
+        return {
+            "unit": self.unit,
+            "decimals": None if self.spec.endswith("e") else int(self.spec[1]),
+            "range": {"low": low, "high": high, "log": logarithmic},
+            "rateRange": rate_range(ends),
+            "series": [
+                {
+                    **asdict(looks[row.label]),
+                    "final": row.final if finite(row.final) else None,
+                    "diverged": row.diverged > 0,
+                    "flops": self.flops[0].get(row.label, 0.0),
+                    "mean": _short(row.curve),
+                    "runs": [_short(mean_curve([run])) for run in row.runs],
+                    "rates": [
+                        (lr, end if finite(end) else None, spread)
+                        for lr, (end, spread) in row.sensitivity.items()
+                    ],
+                }
+                for row in self.rows
+            ],
+        }
 
 
-def page_data(summary: Summary) -> dict[str, Any]:
-    """What the script of the page draws from."""
-    low, high, logarithmic = loss_range([row.curve for row in summary.rows])
-    spec, looks = findings.spec_of(summary), figures.looks(summary)
-    ends = [end for row in summary.rows for end, _ in row.sensitivity.values()]
+def _cells_of_failure(failure: Failure) -> dict[str, str]:
+    line = next(iter(failure.error.strip().splitlines()), "")
     return {
-        "unit": summary.unit,
-        "decimals": None if spec.endswith("e") else int(spec[1]),
-        "range": {"low": low, "high": high, "log": logarithmic},
-        "rateRange": rate_range(ends),
-        "series": [
-            {
-                **asdict(looks[row.label]),
-                "final": row.final if finite(row.final) else None,
-                "diverged": row.diverged > 0,
-                "flops": summary.flops[0].get(row.label, 0.0),
-                "mean": _short(row.curve),
-                "runs": [_short(mean_curve([run])) for run in row.runs],
-                "rates": [
-                    (lr, end if finite(end) else None, spread)
-                    for lr, (end, spread) in row.sensitivity.items()
-                ],
-            }
-            for row in summary.rows
-        ],
+        "optimizer": failure.label,
+        "final\nloss": "failed",
+        "lr": "/".join(map(rate, failure.rates)),
+        "seeds": str(len(failure.seeds)),
+        "error": line if len(line) <= WIDE else f"{line[: WIDE - 1]}…",
     }
+
+
+def usual_rate(label: str) -> float | None:
+    """The learning rate that an optimizer of the laboratory has unless one is given."""
+    try:
+        return Entrant.parse(label).default_lr
+    except UsageError:
+        return None
 
 
 def _short(curve: Curve) -> dict[str, list[float]]:
@@ -159,30 +292,6 @@ def _common(dicts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {key: value for key, value in first if agreed[key] and value is not None}
 
 
-def _facts(summary: Summary, settings: dict[str, Any]) -> str:
-    """One line on what was trained: task, data, size, length."""
-    if not summary.results:
-        return ""
-    first, runs = summary.results[0], len(summary.results)
-    parts = [str(settings[key]) for key in ("task", "size", "data") if settings.get(key)]
-    parts.append(f"{count(first['parameters'])} parameters")
-    if "steps" in settings:
-        parts.append(f"{settings['steps']:,} steps of {first['units']:,} {summary.unit}")
-    return " · ".join([*parts, f"{runs} run{'s' * (runs > 1)}"])
-
-
-def _diverged(summary: Summary) -> list[str]:
-    texts = []
-    for row in summary.rows:
-        for lr, runs in row.by_rate.items():
-            if lost := [run for run in runs if math.isinf(final_loss(run))]:
-                seeds = ", ".join(str(run["settings"].get("seed", "–")) for run in lost)
-                last = max((run["curve"]["step"][-1:] or [0])[0] for run in lost)
-                where = f"{name(row.label)} at lr {rate(lr)}, seed {seeds}"
-                texts.append(f"{where}: gone by step {last:,}")
-    return texts
-
-
 # --- Templates ------------------------------------------------------------------------------------
 
 
@@ -192,6 +301,17 @@ def unbroken(text: str) -> Markup:
     return escape(re.sub(r"(\de-)(?=\d)", "\\1\u2060", text))
 
 
+def at_rate(row: Row) -> str:
+    """An optimizer with its best learning rate."""
+    return f"{name(row.label)} ({rate(row.lr)})"
+
+
+def said(sentence: str, *values: Any) -> str:
+    """A sentence of findings.txt, without line breaks; empty where there is nothing to say."""
+    macro = getattr(_ENVIRONMENT.get_template("findings.txt").module, sentence)
+    return re.sub(r"\s*\n\s*", " ", macro(*values)).strip()
+
+
 def render(template: str, **values: Any) -> str:
     """The page that a template makes of these values."""
     return _ENVIRONMENT.get_template(template).render(values)
@@ -199,81 +319,13 @@ def render(template: str, **values: Any) -> str:
 
 _ENVIRONMENT = Environment(
     loader=PackageLoader("deva_lab.render", "templates"),
-    autoescape=True,
+    autoescape=select_autoescape(["html"]),
     undefined=StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_ENVIRONMENT.globals |= {"findings": findings, "figures": figures, "quantities": QUANTITIES}
-for _filter in (loss, megabytes, milliseconds, name, unbroken):
+_ENVIRONMENT.globals |= {"figures": figures, "quantities": QUANTITIES, "least": LEAST}
+for _filter in (at_rate, listed, loss, megabytes, milliseconds, name, percent, rate, unbroken):
     _ENVIRONMENT.filters[_filter.__name__] = _filter
+_ENVIRONMENT.filters["short"] = count
 _ENVIRONMENT.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
-
-
-# --- Markdown -------------------------------------------------------------------------------------
-
-
-def html(text: str, figure: Callable[[str, str], str]) -> str:
-    """A text as HTML, an image in a paragraph of its own as a figure; HTML in it is escaped.
-
-    Args:
-        text: The Markdown.
-        figure: What an image shows and where it is → HTML.
-
-    >>> print(html("**Verdict**: 1 < 2, `a*b`.", figure=lambda shows, where: ""), end="")
-    <p><strong>Verdict</strong>: 1 &lt; 2, <code>a*b</code>.</p>
-    """
-    tokens = _MARKDOWN.parse(text)
-    for at, token in enumerate(tokens):
-        if token.type == "heading_open" and _NAME.fullmatch(tokens[at + 1].content):
-            token.attrSet("id", tokens[at + 1].content)
-        elif token.type == "paragraph_open":
-            alone = [child.type for child in tokens[at + 1].children or ()] == ["image"]
-            token.hidden = tokens[at + 2].hidden = alone or token.hidden  # as in a tight list
-    _set_numbers_right(tokens)
-    return cast(str, _MARKDOWN.renderer.render(tokens, _MARKDOWN.options, {"figure": figure}))
-
-
-def inline(text: str) -> str:
-    """Code, strong words and links of a line as HTML, all else escaped."""
-    return cast(str, _MARKDOWN.renderInline(text))
-
-
-def demoted(text: str, by: int = 1) -> str:
-    """The text with its headings so many levels lower.
-
-    >>> demoted("# a", by=2)
-    '### a'
-    """
-    return re.sub(r"^(?=#{1,6} )", "#" * by, text, flags=re.MULTILINE)
-
-
-def _set_numbers_right(tokens: Sequence[Token]) -> None:
-    """Mark the columns of tables that have nothing but numbers below their heads."""
-    rows: list[list[tuple[Token, str]]] = []
-    for at, token in enumerate(tokens):
-        if token.type == "table_open":
-            rows = []
-        elif token.type == "tr_open":
-            rows.append([])
-        elif token.type in ("th_open", "td_open"):
-            rows[-1].append((token, tokens[at + 1].content))
-        elif token.type == "table_close":
-            for head, *cells in zip(*rows, strict=True):
-                if all(_NUMBER.fullmatch(text) for _, text in cells):
-                    for cell, _ in (head, *cells):
-                        cell.attrSet("class", "number")
-
-
-def _image(self: RendererHTML, tokens: Sequence[Token], at: int, options: Any, env: Any) -> str:
-    return cast(str, env["figure"](tokens[at].content, tokens[at].attrs["src"]))
-
-
-_NAME = re.compile(r"[a-z][a-z0-9-]*")  # of a heading that links can point at
-_NUMBER = re.compile(r"(\*\*)?[-–+×≈≥≤<>]?\s?\d.{0,30}|–|diverged|")
-_FRAME = '<div class="scroll" tabindex="0" role="region" aria-label="Table"><table class="told">\n'
-_MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
-_MARKDOWN.add_render_rule("image", _image)
-_MARKDOWN.add_render_rule("softbreak", lambda *_: " ")
-_MARKDOWN.add_render_rule("table_open", lambda *_: _FRAME)
-_MARKDOWN.add_render_rule("table_close", lambda *_: "</table></div>\n")

@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from ..files import write_text
 from ..render import listed, markdown_table
-from ..render import pages as markup
+from ..render import markdown as markup
 from ..render.pages import render
 from . import Scale
 from .experiment import Computed, Experiment, Record, Shown, Trained

@@ -1,5 +1,6 @@
 """What the commands of `deva` take; `commands` has what they do.
 
+`options.ini` has the commands with their arguments, `texts` what the help says of each at length.
 Nothing here imports more than the standard library, so that `deva --help` answers at once and in
 any installation.
 """
@@ -8,45 +9,62 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from configparser import RawConfigParser, SectionProxy
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
+
+from ..data import SHARD_TOKENS
+from ..names import LOGGERS
+from ..reproduce import SCALES
+from ..run.settings import DTYPES, MODES, OFFERS, TUNED, default_size
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
-SHELLS: Final = ("bash", "zsh", "fish")
+BENCHMARKS: Final = ("step", "training", "launches", "state", "ranks")
 STARTERS: Final = {
     "tensors": "a small network on tensors",
     "images": "a small convolutional network on a folder of images",
     "hf": "a causal language model of transformers, of any size, on a text",
 }
+CPUS: Final = 1
+MINUTES: Final = 60
+OPTIMIZERS: Final = ",".join(TUNED)  # what is compared and tuned unless told otherwise
+OPTIMIZER: Final = "deva"
+BUDGET: Final = 12
 
-METHODS = """\
-Print the table of optimizers: basis, direction, adaptation, the method for the rest, usual learning
-rate. With a name, print its options, each with type, default and meaning. They are given as in
---optimizers deva:sides=short,refresh_every=20.
-"""
-REPORT = """\
-Draw the curves and write the page of one comparison again, or of several together: runs of the same
-task at different times, for example, or on different machines.
-"""
-INIT_TASK = """\
-Write a file that says what `deva compare --task` trains, for you to change: its model, batches,
-loss and validation. It runs as it is, without a network. See docs/your-model.md.
+# What stands in braces in options.ini.
+_WORDS: Final = {
+    "optimizers": OPTIMIZERS,
+    "optimizer": OPTIMIZER,
+    "budget": BUDGET,
+    "cpus": CPUS,
+    "minutes": MINUTES,
+    "modes": " ".join(MODES),
+    "dtypes": " ".join(DTYPES),
+    "scales": " ".join(SCALES),
+    "shard_tokens": SHARD_TOKENS,
+    "loggers": ", ".join(LOGGERS),
+    "starters": " ".join(STARTERS),
+    "starter_texts": "; ".join(f"{name}: {about}" for name, about in STARTERS.items()),
+    "tasks": "; ".join(f"{name}: {offer.about}" for name, offer in OFFERS.items()),
+    "sizes": "; ".join(f"{name}: {', '.join(offer.presets)}" for name, offer in OFFERS.items()),
+    "size": default_size("gpt"),
+    "gpt_sizes": " ".join(OFFERS["gpt"].presets),
+}
 
-  deva init-task                        my_task.py, a small network on tensors
-  deva init-task images flowers.py      a folder of images
-  deva init-task hf                     a causal language model of transformers
-  deva compare --task my_task.py
-"""
-COMPLETION = """\
-Print a script that completes the words of `deva` in a shell: commands, options, optimizers, tasks,
-sizes, data. It asks `deva` at every Tab, so that it fits any version.
 
-  deva completion bash > ~/.local/share/bash-completion/completions/deva
-  deva completion zsh > DIR/_deva                 where DIR is a folder of $fpath
-  deva completion fish > ~/.config/fish/completions/deva.fish
+def widths(text: str) -> tuple[int, ...]:
+    """Numbers between commas, in order, each once."""
+    return tuple(sorted({int(part) for part in text.split(",")}))
 
-or, for one shell alone: source <(deva completion bash)
-"""
+
+_TYPES: Final = {"int": int, "float": float, "path": Path, "widths": widths}
+
+
+def text(name: str) -> str:
+    """What the help says of a command, or of a benchmark, at length."""
+    return files(__package__).joinpath("texts").joinpath(f"{name}.txt").read_text("utf-8")
 
 
 def add_command(
@@ -67,58 +85,79 @@ def add_command(
     return parser
 
 
-def add_methods(commands: Commands) -> None:
-    """Add `deva methods`."""
-    parser = add_command(
-        commands, "methods", help="the optimizers, and the options of each", description=METHODS
-    )
-    parser.add_argument("name", nargs="?", help="one of them")
+def add(commands: Commands, name: str) -> None:
+    """Add a command of `options.ini`."""
+    told = _table()[name]
+    about, needs = told["help"], tuple(told.get("needs", "").split())
+    parser = add_command(commands, name, help=about, description=text(name), needs=needs)
+    add_arguments(parser, name)
+    for group in told.get("groups", "").split():
+        add_group(parser, group, name)
+    if action := told.get("action"):
+        actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+        layout, below = parser.formatter_class, f"{name} {action}"
+        how: dict[str, Any] = {"description": text(name), "formatter_class": layout}
+        add_arguments(actions.add_parser(action, help=_table()[below]["help"], **how), below)
 
 
-def add_report(commands: Commands) -> None:
-    """Add `deva report`."""
-    parser = add_command(
-        commands,
-        "report",
-        help="draw finished runs again, or several comparisons together",
-        description=REPORT,
-        needs=("numpy", "matplotlib"),
-    )
-    parser.add_argument("folders", type=Path, nargs="+", metavar="DIR")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="(the first DIR)")
-    parser.add_argument("--baseline", metavar="NAME", help="whose final loss is the target (adamw)")
-    parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
+def add_group(parser: argparse.ArgumentParser, group: str, command: str) -> None:
+    """Add options that several commands take."""
+    add_arguments(parser.add_argument_group(_table()[group]["title"]), group, command)
 
 
-def add_init_task(commands: Commands) -> None:
-    """Add `deva init-task`."""
-    parser = add_command(
-        commands,
-        "init-task",
-        help="a file to start from, for your own model and data",
-        description=INIT_TASK,
-    )
-    kinds = "; ".join(f"{name}: {about}" for name, about in STARTERS.items())
-    parser.add_argument(
-        "kind", nargs="?", choices=STARTERS, default="tensors", help=f"{kinds} (tensors)"
-    )
-    parser.add_argument(
-        "path",
-        nargs="?",
-        type=Path,
-        default=Path("my_task.py"),
-        metavar="PATH",
-        help="(my_task.py)",
-    )
+def add_launching(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say where runs are carried out."""
+    add_group(parser, "launching", "")
 
 
-def add_completion(commands: Commands) -> None:
-    """Add `deva completion`."""
-    parser = add_command(
-        commands, "completion", help="completion for bash, zsh and fish", description=COMPLETION
+def add_bench(commands: Commands) -> None:
+    """Add `deva bench`, which takes words for a benchmark that reads them itself."""
+    parser = commands.add_parser(
+        "bench",
+        help="time, memory and FLOPs of a step",
+        add_help=False,
+        prefix_chars="\0",  # so that options are left for the benchmark to read
     )
-    asked = parser.add_mutually_exclusive_group(required=True)
-    asked.add_argument("shell", nargs="?", choices=SHELLS, help="print its script")
-    # What the scripts ask: the last word is the one to complete.
-    asked.add_argument("--words", dest="typed", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    asked.add_argument("--line", help=argparse.SUPPRESS)
+    parser.add_argument("words_of_bench", nargs="*", metavar="…")
+    parser.set_defaults(command="bench", needs=())
+
+
+@cache
+def _table() -> RawConfigParser:
+    table = RawConfigParser(delimiters="=")
+    table.read_string(files(__package__).joinpath("options.ini").read_text("utf-8"))
+    return table
+
+
+def add_arguments(
+    parser: argparse._ActionsContainer, owner: str, command: str | None = None
+) -> None:
+    """Add the arguments of a command, a group or a benchmark, in the order of `options.ini`."""
+    exclusive: argparse._ActionsContainer | None = None
+    for section, told in _table().items():
+        if section.startswith(f"{owner}: "):
+            rule = told.get("exclusive")
+            if rule and exclusive is None:
+                exclusive = parser.add_mutually_exclusive_group(required=rule == "required")
+            flags = section.partition(": ")[2].split()
+            place = exclusive if rule and exclusive else parser
+            place.add_argument(*flags, **_as_argparse_takes_it(told, command or owner))
+
+
+def _as_argparse_takes_it(told: SectionProxy, command: str) -> dict[str, Any]:
+    how: dict[str, Any] = {
+        key: value.replace("\n", " ").format(command=command, **_WORDS)
+        for key, value in told.items()
+        if key not in ("exclusive", "hidden")
+    }
+    if "type" in how:
+        how["type"] = _TYPES[how["type"]]
+    if "choices" in how:
+        how["choices"] = how["choices"].split()
+    if "required" in how:
+        how["required"] = True
+    if "hidden" in told:
+        how["help"] = argparse.SUPPRESS
+    if how.get("action") == "yes_or_no":
+        how |= {"action": argparse.BooleanOptionalAction, "default": None}
+    return how

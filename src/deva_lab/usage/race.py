@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from . import Commands, add_command
-from .training import add_launching
+from . import Commands, add_command, add_launching
 
 DESCRIPTION = """\
 Race optimizers to the final loss of a tuned Muon: the fewest tokens win. See docs/race.md.
