@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from ..errors import UsageError
 from ..files import write_text
 from ..render.display import display
-from ..reproduce.experiment import Computed, Trained, check_runs, dry_run, runs_of
-from ..reproduce.experiments import EXPERIMENTS, experiment, listing
-from ..reproduce.pages import page, write_page
+from ..reproduce.experiment import Computed, Trained, check_runs, runs_of
+from ..reproduce.experiments import EXPERIMENTS, dry_run, experiment, listing, page, write_page
 from ..run.runner import Orders, Stopping, carry_out, check_failed, check_jobs
 from .options import command_line, launching
 
