@@ -7,10 +7,11 @@ import re
 import pytest
 import torch
 
+from deva_lab.bench.subjects import SUBJECTS
 from deva_lab.cli import main
-from deva_lab.reproduce import experiments, tables
+from deva_lab.reproduce import tables
 from deva_lab.reproduce.experiment import Computed, Shown, one_thread
-from deva_lab.reproduce.pages import page
+from deva_lab.reproduce.experiments import EXPERIMENTS, page
 from deva_lab.reproduce.paper import PRINTED
 
 # Every figure and table of the paper, by its label, and the id that has it.
@@ -54,7 +55,7 @@ def test_every_figure_and_table_has_an_id(capsys):
     assert main(["reproduce", "--list"]) == 0
     listed = {line.split()[0] for line in capsys.readouterr().out.splitlines()}
     assert listed == {*PAPER.values(), "theory"}
-    assert listed == set(experiments.EXPERIMENTS)
+    assert listed == set(EXPERIMENTS)
     assert set(PRINTED) <= listed
 
 
@@ -83,7 +84,7 @@ def test_the_command_writes_a_page_and_takes_its_results_from_the_folder(tmp_pat
     assert "**Verdict**" in first
     (kept,) = tmp_path.glob("table-cost-*.json")
     edited = re.sub(r' "digest": .*\n', "", kept.read_text())  # an edited record goes without
-    kept.write_text(edited.replace('"seconds": ', '"seconds": 1234'))
+    kept.write_text(edited.replace('"seconds": ', '"seconds": 12340'))
     assert main(["reproduce", "table-cost", "--out", str(tmp_path)]) == 0
     assert re.search(r"· 1234\d* s on", capsys.readouterr().out)
     assert (tmp_path / "table-cost.md").read_text().startswith("# table-cost")
@@ -128,8 +129,18 @@ def test_both_sides_pay_for_both():
 
 
 def test_the_paper_has_its_columns_swapped_no_more():
-    assert tables.COSTS["muon"].paper == ("O(3nm)", "O(5nm²)")
     results = tables.compute_cost({"shapes": [[16, 24]], "refresh_every": 4}, print)
     shown = tables.show_cost(results, None)
     assert "every formula is what was counted and measured" in shown.verdict
-    assert "O(n² + m² + 4nm)" in shown.text
+    muon, soap = (line.split(" | ") for line in shown.text.splitlines()[2:5:2])
+    assert muon[0] == "| Muon"
+    assert (muon[1], muon[3]) == ("O(3nm)", "O(5nm²)")
+    assert soap[1] == "O(n² + m² + 4nm)"
+
+
+def test_every_method_of_the_table_of_costs_has_its_row():
+    results = tables.compute_cost({"shapes": [], "refresh_every": 4}, print)
+    rows = tables.show_cost(results, None).text.split("\n\n")[0].splitlines()[2:]
+    states = [SUBJECTS[name].state.formula for name in tables.COSTS]
+    found = [(row.split(" | ")[0][2:], row.split(" | ")[2]) for row in rows]
+    assert found == list(zip((cost.name for cost in tables.COSTS.values()), states, strict=True))

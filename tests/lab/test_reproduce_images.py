@@ -8,7 +8,7 @@ from torch import nn
 
 from deva_lab.cli import main
 from deva_lab.data.images import load_images
-from deva_lab.reproduce import images
+from deva_lab.reproduce import losses, sweeps
 from deva_lab.reproduce.experiment import parameters
 from deva_lab.reproduce.experiments import EXPERIMENTS
 from deva_lab.reproduce.paper import IMAGENET, MATRIX, SETUPS, VECTOR, Setup, data_of
@@ -75,7 +75,7 @@ def test_dry_run_counts_images_and_parameters(tmp_path, capsys) -> None:
 
 
 def test_validation_images_are_counted_right() -> None:
-    assert len(load_images("digits").validation) == images.VALIDATED["digits"]
+    assert len(load_images("digits").validation) == sweeps.VALIDATED["digits"]
 
 
 # What is said of runs ----------------------------------------------------------------------------
@@ -84,7 +84,7 @@ def test_validation_images_are_counted_right() -> None:
 def made(run: RunSettings, *, loss: float, accuracy: float, status: str = "finished") -> Result:
     """A result of a run whose loss falls from 3 to the given one."""
     steps = list(range(0, run.steps + 1, run.evaluate_every))
-    losses = [loss + (3 - loss) * (1 - step / run.steps) for step in steps]
+    falling = [loss + (3 - loss) * (1 - step / run.steps) for step in steps]
     return {
         "id": run.id,
         "label": run.optimizer,
@@ -97,8 +97,8 @@ def made(run: RunSettings, *, loss: float, accuracy: float, status: str = "finis
             "step": steps,
             "units": [step * run.batch for step in steps],
             "seconds": [0.1 * step for step in steps],
-            "train_loss": [None, *losses[1:]],
-            "loss": losses,
+            "train_loss": [None, *falling[1:]],
+            "loss": falling,
             "accuracy": [accuracy * step / run.steps for step in steps],
         },
         "mean_milliseconds": {"model": 80.0, "optimizer": 20.0, "data": 0.1},
@@ -121,13 +121,9 @@ def cifar_results(best: dict[str, float], top: dict[str, float]) -> list[Result]
     return found
 
 
-def verdicts(found: list) -> list[str]:
-    return [finding.verdict for finding in found]
-
-
 def test_cifar_as_the_paper_has_it(tmp_path: Path) -> None:
     best = dict.fromkeys(VECTOR, 0.005)
-    shown = images.show_cifar(cifar_results(best, {"devalinf": 0.6, "soap": 0.65}), tmp_path)
+    shown = sweeps.show_cifar(cifar_results(best, {"devalinf": 0.6, "soap": 0.65}), tmp_path)
     assert shown.verdict == "holds: 5 of 5 claims hold"
     assert "| DeVA-ℓ∞ | 52.0 | **60.0** | 56.5 | 48.5 | 0.005 | ≈ 0.005 |" in shown.text
     assert "SOAP < " in shown.text
@@ -138,7 +134,7 @@ def test_cifar_the_other_way_round(tmp_path: Path) -> None:
     best = {**dict.fromkeys(VECTOR, 0.05), **dict.fromkeys(MATRIX, 0.001)}
     results = cifar_results(best, {"signum": 0.6, "muon": 0.65, "adamw": 0.3})
     results[0]["status"] = "diverged"
-    shown = images.show_cifar(results, tmp_path)
+    shown = sweeps.show_cifar(results, tmp_path)
     assert shown.verdict == (
         "holds in part: 1 of 5 claims holds in part, 4 of 5 claims do not hold"
     )  # DeVA-ℓ∞ is above Adam
@@ -147,10 +143,11 @@ def test_cifar_the_other_way_round(tmp_path: Path) -> None:
 
 
 def test_a_difference_of_few_images_is_open() -> None:
-    errors = images.errors_of(cifar_results({}, {"devalinf": 0.505, "soap": 0.53}))
-    noise = images.resolution(errors, 2000)
+    errors = sweeps.errors_of(cifar_results({}, {"devalinf": 0.505, "soap": 0.53}))
+    noise = sweeps.resolution(errors, 2000)
     assert noise == pytest.approx(100 * math.sqrt(2 * 0.47 * 0.53 / 2000))
-    assert verdicts(images.cifar_findings(errors, noise))[:2] == ["open", "holds"]
+    found = sweeps.cifar_findings(errors, noise)
+    assert [found[group].verdict for group in ("vector", "matrix")] == ["open", "holds"]
 
 
 def vit_results(**ends: float) -> list[Result]:
@@ -159,7 +156,7 @@ def vit_results(**ends: float) -> list[Result]:
 
 
 def test_vit_as_the_paper_has_it(tmp_path: Path) -> None:
-    shown = images.show_vit(vit_results(devasinf=1.5), tmp_path)
+    shown = losses.show_vit(vit_results(devasinf=1.5), tmp_path)
     assert shown.verdict == "holds: 4 of 4 claims hold"
     assert "| DeVA-S∞ first | DeVA-S∞ < " in shown.text
     row = next(line for line in shown.text.splitlines() if line.startswith("| Muon"))
@@ -174,7 +171,7 @@ def test_vit_in_part_and_diverged(tmp_path: Path) -> None:
     adam = next(run for run in results if run["label"] == IMAGENET["adamw"])
     adam["status"] = "diverged"
     adam["curve"] = {key: values[:5] for key, values in adam["curve"].items()}
-    shown = images.show_vit(results, tmp_path)
+    shown = losses.show_vit(results, tmp_path)
     assert shown.verdict.startswith("holds in part: 2 of 4 claims hold, 1 of 4 claims is within")
     assert shown.why.startswith("Scale: a model of 269,722 parameters sees 19,200 images of digits")
     assert "| Adam | diverged | diverged | – | diverged | – |" in shown.text

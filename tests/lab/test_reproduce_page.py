@@ -8,9 +8,8 @@ import pytest
 
 from deva_lab.cli import main
 from deva_lab.render import markdown_table
-from deva_lab.reproduce import pages
 from deva_lab.reproduce.experiment import Computed, Shown, Trained
-from deva_lab.reproduce.pages import duration, write_page
+from deva_lab.reproduce.experiments import TITLE, duration, write_page
 from deva_lab.run.settings import RunSettings
 from lab.browser import browser, find_chromium
 
@@ -184,7 +183,7 @@ def shown(chromium, folder, tmp_path):
 
 @needs_chromium
 def test_the_html_has_figures_tables_and_links(shown):
-    assert shown.run("document.title") == pages.TITLE
+    assert shown.run("document.title") == TITLE
     images = "[...document.querySelectorAll('.drawn img')]"
     assert shown.run(f"{images}.map(image => image.naturalWidth > 0)") == [True, True]
     assert shown.run(f"{images}.every(image => image.alt)")

@@ -9,7 +9,7 @@ import torch
 import deva_optim as do
 from deva_lab.quadratic import hessian
 from deva_lab.reproduce import trace
-from deva_lab.reproduce.trace import Setting
+from deva_lab.reproduce.trace import problem_of
 
 SETTINGS = {"seeds": 12, "steps": 400, "batch": 3, "lr": 0.1, "factors": (1,)}
 
@@ -22,7 +22,7 @@ def results() -> dict:
 @pytest.mark.parametrize("loss", trace.ABOUT)
 @pytest.mark.parametrize("size", trace.SIZES)
 def test_the_factor_and_the_gradient_are_those_of_the_quadratic(loss, size):
-    problem = Setting("muon", size, loss, seeds=2).problem()
+    problem = problem_of(size, loss, seeds=2)
     X = problem.start(2, 9, 9)
     H = torch.stack([hessian(size, seed) for seed in range(2)])
     # Nine products of rounded factors in float32, of numbers up to 5000; the margin is 4.
@@ -35,7 +35,7 @@ def test_the_factor_and_the_gradient_are_those_of_the_quadratic(loss, size):
 
 @pytest.mark.parametrize("loss", trace.ABOUT)
 def test_a_sampled_gradient_is_the_derivative_of_the_sampled_loss(loss, monkeypatch):
-    problem = Setting("muon", "heterogeneous", loss, seeds=2).problem()
+    problem = problem_of("heterogeneous", loss, seeds=2)
     rows = torch.tensor([[0, 4, 8], [3, 3, 7]])
     monkeypatch.setattr(torch, "randint", lambda *a, **k: rows[..., None])
     X = problem.start(2, 9, 9).requires_grad_()
@@ -50,7 +50,7 @@ def test_a_sampled_gradient_is_the_derivative_of_the_sampled_loss(loss, monkeypa
 
 def test_a_batch_of_seeds_moves_as_each_of_them_would():
     """DeVA-S∞ on three seeds at once, and on each alone with the same gradients."""
-    problem = Setting("devasinf", "heterogeneous", "squared", seeds=3).problem()
+    problem = problem_of("heterogeneous", "squared", seeds=3)
     start = problem.start(3, 9, 9).double()
     together = torch.nn.Parameter(start.clone())
     optimizer = do.DeVASinf([together], 0.1, (0.0, 0.99, 0.99), weight_decay=0.0)
@@ -75,9 +75,8 @@ def test_the_rate_is_constant_for_half_and_then_falls_to_zero():
 
 def test_gradient_descent_is_deterministic_and_known():
     """GD shrinks the part of X along an eigenvector of H by 1 − η λ at every step."""
-    setting = Setting("sgd", "homogeneous", "squared", seeds=1, steps=50)
-    found = trace.run(setting)["loss"][1]
-    problem = setting.problem()
+    found = trace.run("sgd", "homogeneous", "squared", seeds=1, steps=50)["loss"][1]
+    problem = problem_of("homogeneous", "squared", seeds=1)
     λ, Q = torch.linalg.eigh(problem.H[0].double())
     X = Q.mT @ problem.start(1, 9, 9)[0].double()
     for t in (0, 1, 50):
@@ -90,7 +89,7 @@ def test_gradient_descent_is_deterministic_and_known():
 @pytest.mark.slow
 def test_with_the_published_loss_the_published_ordering_comes_out():
     """GD alike on both, DeVA-S∞ below Muon where heterogeneous, adaptive below SignSGD."""
-    held = {claim: holds for claim, holds, _ in trace.claims(results()["published"])}
+    held = {each.claim: each.verdict == "holds" for each in trace.claims(results()["published"])}
     assert len(held) == 7
     assert held["GD is much the same on both problems"]
     assert held["heterogeneous: DeVA-S∞ ends below Muon"]
@@ -104,7 +103,7 @@ def test_a_claim_that_does_not_hold_is_reported_as_such():
     curves = {size: dict(results()["published"][size]) for size in trace.SIZES}
     worse = [[10 * x for x in times] for times in curves["heterogeneous"]["muon"]["loss"]]
     curves["heterogeneous"]["devasinf"] = {**curves["heterogeneous"]["devasinf"], "loss": worse}
-    held = {claim: holds for claim, holds, _ in trace.claims(curves)}
+    held = {each.claim: each.verdict == "holds" for each in trace.claims(curves)}
     assert not held["heterogeneous: DeVA-S∞ ends below Muon"]
 
 

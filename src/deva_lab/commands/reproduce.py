@@ -10,9 +10,8 @@ from ..errors import UsageError
 from ..files import write_text
 from ..launchers import check_failed, check_jobs
 from ..render.display import display
-from ..reproduce.experiment import Computed, Trained, check_runs, dry_run, runs_of
-from ..reproduce.experiments import EXPERIMENTS, experiment, listing
-from ..reproduce.pages import page, write_page
+from ..reproduce.experiment import Computed, Trained, check_runs, runs_of
+from ..reproduce.experiments import EXPERIMENTS, dry_run, experiment, listing, page, write_page
 from ..run.runner import Orders
 from .options import carrying_out, command_line
 

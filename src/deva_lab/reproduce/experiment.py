@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 import deva_optim
 
@@ -21,21 +23,23 @@ from ..errors import UsageError, warn
 from ..files import read_record, write_record
 from ..launchers import finished
 from ..models.gpt import GPT, SIZES
-from ..render import count, markdown_table
+from ..render import NONE, count, listed, loss, percent, rate
 from ..results import RESULTS, read_results
 from ..run.environment import environment
 from ..run.plan import check_numbers
-from ..run.progress import Result, is_failed
+from ..run.progress import is_failed
 from ..run.settings import RunSettings
 from ..run.tasks import check_task
 from ..vision import build_model
 from . import Scale
-from .measures import Finding, sentence
-from .paper import Setup, Subject, data_of, setup_of
+from .measures import Finding, best, final, holding, orders, overall, sentence, speeds
+from .paper import IMAGE_NAMES, NAMES, PAPER_STEPS, PRINTED, Setup, Subject, data_of, setup_of
 
 Say = Callable[[str], None]
 Record = dict[str, Any]
 GPT2_IDS = 50_257
+
+# Shown --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -58,17 +62,54 @@ class Shown:
     why: str = ""
 
 
-def shown(*parts: str | list[Finding], verdict: str = "", **more: Any) -> Shown:
-    """Texts and, among them, the findings, which become a table and, unless given, the verdict."""
-    findings = [finding for part in parts if isinstance(part, list) for finding in part]
-    head = ("the paper", "what was computed", "here", "by how much")
-    texts = [
-        part
-        if isinstance(part, str)
-        else markdown_table(head, [(f.claim, f.computed, f.verdict, f.how) for f in part])
-        for part in parts
-    ]
-    return Shown("\n\n".join(texts), verdict or sentence(findings), **more)
+def shown(
+    name: str, found: Mapping[str, Finding], figures: tuple[Path, ...] = (), **values: Any
+) -> Shown:
+    """What templates/experiments.md makes of an experiment.
+
+    Args:
+        name: The id of the experiment, whose blocks are filled in.
+        found: What was found of its claims, by the names that they have in the template.
+        figures: The files that were drawn.
+        values: What else the blocks want to know.
+    """
+    values |= {"found": found, "printed": PRINTED.get(name)}
+    text, verdict, caption, why = (
+        written("experiments.md", name.replace("-", "_") + part, **values)
+        for part in ("", "_verdict", "_caption", "_why")
+    )
+    return Shown(text, verdict or sentence(found.values()), figures, caption, why)
+
+
+def written(template: str, block: str, *, joined: bool = True, **values: Any) -> str:
+    """A block of a template, the lines of a paragraph joined; nothing if there is no such block."""
+    found = _ENVIRONMENT.get_template(template)
+    if block not in found.blocks:
+        return ""
+    text = "".join(found.blocks[block](found.new_context(values))).strip()
+    text = re.sub(r"\n{3,}", "\n\n", text)
+    return re.sub(r"(?<![|\n])\n(?![|#\n])", " ", text) if joined else text
+
+
+def bold(text: str, chosen: bool) -> str:
+    """The text of a cell, strong if it is the chosen one."""
+    return f"**{text}**" if chosen else text
+
+
+_ENVIRONMENT = Environment(
+    loader=PackageLoader("deva_lab.reproduce"),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_ENVIRONMENT.globals |= {"NONE": NONE, "names": NAMES | IMAGE_NAMES, "paper_steps": PAPER_STEPS}
+_ENVIRONMENT.filters |= {each.__name__: each for each in (bold, count, listed, percent, rate, loss)}
+_MEASURES: tuple[Callable[..., Any], ...] = (best, final, holding, orders, overall, speeds)
+_ENVIRONMENT.filters |= {each.__name__: each for each in _MEASURES}
+_ENVIRONMENT.globals |= {each.__name__: each for each in _MEASURES}
+
+
+# Computed -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -86,9 +127,6 @@ class Experiment:
     what: str
     place: str
     show: Callable[[Any, Path], Shown]
-
-
-# Computed -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -191,22 +229,18 @@ class Trained(Experiment):
         """The record of runs that the folder has all results of."""
         runs = self.runs(scale, data)
         kept = {result["id"]: result for result in finished(folder, runs)}
-        results: list[Result] = [kept[run.id] for run in runs]
-        times = {result["id"]: result["curve"]["seconds"][-1] for result in results}
+        times = {run.id: kept[run.id]["curve"]["seconds"][-1] for run in runs}
+        seeds = " ".join(map(str, sorted({run.seed for run in runs})))
         at = ["--scale", scale] if scale != "cpu" else []
         return {
             "id": self.id,
             "scale": scale,
-            "settings": {
-                "data": runs[0].data,
-                "seeds": " ".join(map(str, sorted({run.seed for run in runs}))),
-                "runs": len(runs),
-            },
+            "settings": {"data": runs[0].data, "seeds": seeds, "runs": len(runs)},
             "seconds": sum(times.values()),
             "times": times,
             "command": shlex.join(["deva", "reproduce", self.id, *at, "--data", runs[0].data]),
-            "environment": results[0]["environment"],
-            "results": results,
+            "environment": kept[runs[0].id]["environment"],
+            "results": [kept[run.id] for run in runs],
         }
 
 
@@ -229,51 +263,15 @@ def runs_of(
 
 def check_runs(runs: Sequence[RunSettings]) -> None:
     """Raises UsageError for what would come to light after hours: missing data, above all."""
-    for run in _models(runs):
+    for run in of_each_model(runs):
         check_task(run)
     for run in runs:
         check_numbers(run)
 
 
-def _models(runs: Sequence[RunSettings]) -> list[RunSettings]:
+def of_each_model(runs: Sequence[RunSettings]) -> list[RunSettings]:
     """A run of each model and data."""
     return [*{(run.task, run.size, run.data, run.vocabulary): run for run in runs}.values()]
-
-
-# What would be trained ----------------------------------------------------------------------------
-
-
-def dry_run(experiments: Sequence[Experiment], scale: Scale, folder: Path, data: str | None) -> str:
-    """Every run that `deva reproduce` would carry out, those that are done already marked."""
-    trained = [one for one in experiments if isinstance(one, Trained)]
-    runs = runs_of(trained, scale, data)
-    done = {result["id"] for result in finished(folder, runs)}
-    lines = [f"{one.id}: computed, no training" for one in experiments if one not in trained]
-    for one in trained:
-        own = one.runs(scale, data)
-        lines.append(f"{one.id}: {len(own)} runs, {_amount(own)}")
-    if runs:
-        lines.append("")
-        for run in runs:
-            batch = f"{run.batch} × {run.accumulate}" if run.accumulate > 1 else f"{run.batch}"
-            lines.append(
-                f"  {run.optimizer}  lr {run.lr:g}  seed {run.seed}  {run.steps} steps of {batch}  "
-                + _amount([run])
-                + "  (done)" * (run.id in done)
-            )
-        sizes = "; ".join(map(_model_line, _models(runs)))
-        lines += ["", f"{len(runs)} different runs, {len(runs) - len(done)} to do; {sizes}"]
-    return "\n".join(lines)
-
-
-def _amount(runs: Sequence[RunSettings]) -> str:
-    return f"{count(sum(map(units, runs)))} {'tokens' if runs[0].task == 'gpt' else 'images'}"
-
-
-def _model_line(run: RunSettings) -> str:
-    number = parameters(run)
-    size = "" if number is None else f", {number:,} parameters"
-    return f"{run.task} {run.size} on {run.data}{size}"
 
 
 def units(run: RunSettings) -> int:

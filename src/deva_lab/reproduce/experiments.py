@@ -1,150 +1,85 @@
-"""The table of experiments: one row a figure or table of the paper, and its theory.
+"""The table of experiments, and pages of them: one a page, or all of them on one.
 
-To add one that is computed, write `compute` and `show` and add a `Computed`; what the results
-depend on belongs into the settings: they are kept by them. To add one that is made of training
-runs, write the runs into `paper.py`, `show`, and add a `Trained`; runs are kept by their own
-settings. `PRINTED` in `paper.py` has the paper's numbers.
+An experiment has a row in paper.json, its text in templates/experiments.md, and a function below
+that shows its results. What is computed also has a function that computes them; what they depend on
+belongs into the settings in paper.json, since they are kept by these. What is made of training runs
+has them in `RUNS` of `paper.py`; runs are kept by their own settings.
 """
 
 from __future__ import annotations
 
+import base64
+import shutil
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
+
+from markupsafe import Markup
 
 from ..errors import unknown
-from ..render import aligned
-from . import images, losses, paper, sweeps, tables, theory, trace
-from .experiment import Computed, Trained
-
-_ROWS: Final[tuple[Computed | Trained, ...]] = (
-    Computed(
-        "fig-trace",
-        "trace quadratic, homogeneous and heterogeneous, eight methods, 100 seeds",
-        "figure “Trace Quadratic Function Optimization” (a)–(d)",
-        trace.show,
-        trace.compute,
-        {"seeds": 100, "steps": 400, "batch": 3, "lr": 0.1, "factors": (0.2, 0.4, 1, 2, 5)},
-    ),
-    Trained(
-        "fig-nanogpt",
-        "NanoGPT: validation and training loss of Muon, SOAP and DeVA-S∞",
-        "figures “NanoGPT pretraining on FineWeb” and “EMA-smoothed training loss for a 274M …”",
-        losses.show_nanogpt_figure,
-        paper.figure_runs,
-    ),
-    Trained(
-        "table-nanogpt",
-        "NanoGPT: final loss and time against Muon",
-        "table “Final validation perplexity and training runtime”",
-        losses.show_nanogpt_table,
-        paper.main_runs,
-    ),
-    Trained(
-        "fig-lr",
-        "learning-rate sensitivity of Muon, SOAP and DeVA-S∞",
-        "figure “Learning-rate sensitivity”",
-        sweeps.show_rates_figure,
-        paper.rate_runs,
-    ),
-    Trained(
-        "table-lr",
-        "the learning-rate sweep in numbers",
-        "table “Numerical learning-rate sweep”",
-        sweeps.show_rates_table,
-        paper.rate_runs,
-    ),
-    Trained(
-        "table-beta3",
-        "robustness of DeVA-S∞ to β₃",
-        "table “Robustness of DeVA-S∞ to β₃”",
-        sweeps.show_beta3,
-        paper.beta3_runs,
-    ),
-    Trained(
-        "fig-batch",
-        "batch size: loss and step time",
-        "figure “Batch size sensitivity on NanoGPT”",
-        sweeps.show_batch,
-        paper.batch_runs,
-    ),
-    Trained(
-        "fig-freq",
-        "frequency of the eigendecomposition: loss and step time",
-        "figure “Sensitivity to eigen-decomposition frequency on NanoGPT”",
-        sweeps.show_frequency,
-        paper.frequency_runs,
-    ),
-    Trained(
-        "fig-variants",
-        "training and validation loss of the variants of DeVA-S∞",
-        "figure “Training and Validation Performance of different DeVA-S∞ variants”",
-        losses.show_variants_figure,
-        paper.variant_runs,
-    ),
-    Trained(
-        "table-variants",
-        "the variants of DeVA-S∞ in numbers",
-        "table “Best Validation loss across DeVA-S∞ variants”",
-        losses.show_variants_table,
-        paper.variant_runs,
-    ),
-    Trained(
-        "table-snr",
-        "Frobenius norm of Γ by layer and tokens",
-        "table “SNR matrix evolution (Frobenius norm)”",
-        losses.show_snr,
-        paper.snr_runs,
-    ),
-    Trained(
-        "fig-cifar",
-        "ResNet-20 on CIFAR-10, vector and matrix methods over learning rates",
-        "figure “ResNet-20 validation accuracy on CIFAR-10 after 40 epochs”",
-        images.show_cifar,
-        paper.cifar_runs,
-        "resnet",
-    ),
-    Trained(
-        "fig-vit",
-        "vision transformer on ImageNet, training loss at a fixed rate",
-        "figure “EMA-smoothed training loss for ViT-L/16 on ImageNet-1K”",
-        images.show_vit,
-        paper.vit_runs,
-        "vit",
-    ),
-    Computed(
-        "table-cost",
-        "memory and FLOPs of a step",
-        "table “Asymptotic per-step cost”",
-        tables.show_cost,
-        tables.compute_cost,
-        {"shapes": ((256, 256), (128, 384), (384, 128)), "refresh_every": 10},
-    ),
-    Computed(
-        "table-hyper",
-        "the hyper-parameters of the paper's runs, and those of --scale paper",
-        "tables “Hyperparameter configurations …” and “Best Hyperparameter settings …”",
-        tables.show_hyper,
-        tables.compute_hyper,
-        {"tables": ("NanoGPT", "ViT-L/16", "ResNet-20")},
-    ),
-    Computed(
-        "table-methods",
-        "bases and variance adaptations of the methods, and their preconditioners",
-        "table “Special instantiations of Adaptive Subgradient descent”",
-        tables.show_methods,
-        tables.compute_methods,
-    ),
-    Computed(
-        "theory",
-        "the propositions and theorems, checked numerically",
-        "sections “Our Methods” and “Analysis”, and their proofs",
-        theory.show,
-        theory.compute,
-        {"steps": 400, "paths": 24},
-    ),
+from ..files import write_text
+from ..launchers import finished
+from ..render import aligned, count
+from ..render import pages as markup
+from ..run.settings import RunSettings
+from . import Scale, losses, sweeps, tables, theory, trace
+from .experiment import (
+    Computed,
+    Experiment,
+    Record,
+    Shown,
+    Trained,
+    of_each_model,
+    parameters,
+    runs_of,
+    units,
+    written,
 )
+from .measures import WORDS
+from .paper import EXHIBITS, RUNS
 
-EXPERIMENTS: Final = MappingProxyType({row.id: row for row in _ROWS})
+_SHOW: Final[dict[str, Callable[[Any, Path], Shown]]] = {
+    "fig-trace": trace.show,
+    "fig-nanogpt": losses.show_nanogpt_figure,
+    "table-nanogpt": losses.show_nanogpt_table,
+    "fig-lr": sweeps.show_rates_figure,
+    "table-lr": sweeps.show_rates_table,
+    "table-beta3": sweeps.show_beta3,
+    "fig-batch": sweeps.show_batch,
+    "fig-freq": sweeps.show_frequency,
+    "fig-variants": losses.show_variants_figure,
+    "table-variants": losses.show_variants_table,
+    "table-snr": losses.show_snr,
+    "fig-cifar": sweeps.show_cifar,
+    "fig-vit": losses.show_vit,
+    "table-cost": tables.show_cost,
+    "table-hyper": tables.show_hyper,
+    "table-methods": tables.show_methods,
+    "theory": theory.show,
+}
+_COMPUTE: Final = {
+    "fig-trace": trace.compute,
+    "table-cost": tables.compute_cost,
+    "table-hyper": tables.compute_hyper,
+    "table-methods": tables.compute_methods,
+    "theory": theory.compute,
+}
+
+
+def _experiment(name: str) -> Computed | Trained:
+    each = EXHIBITS[name]
+    head = (name, each["what"], each["place"], _SHOW[name])
+    if name in _COMPUTE:
+        return Computed(*head, _COMPUTE[name], each["settings"])
+    return Trained(*head, RUNS[name], each["subject"])
+
+
+EXPERIMENTS: Final = MappingProxyType({name: _experiment(name) for name in EXHIBITS})
 """Every experiment that can be run, by id."""
 
 
@@ -159,3 +94,163 @@ def listing() -> str:
     """A line an experiment."""
     rows = sorted((row.id, row.what, row.place) for row in EXPERIMENTS.values())
     return aligned((), rows, left=range(3))
+
+
+# What would be trained ----------------------------------------------------------------------------
+
+
+def dry_run(experiments: Sequence[Experiment], scale: Scale, folder: Path, data: str | None) -> str:
+    """Every run that `deva reproduce` would carry out, those that are done already marked."""
+    trained = [one for one in experiments if isinstance(one, Trained)]
+    runs = runs_of(trained, scale, data)
+    return written(
+        "page.md",
+        "dry_run",
+        computed=[one for one in experiments if one not in trained],
+        trained={one.id: one.runs(scale, data) for one in trained},
+        runs=runs,
+        done={result["id"] for result in finished(folder, runs)},
+        models={run: parameters(run) for run in of_each_model(runs)},
+        amount=_amount,
+        joined=False,
+    )
+
+
+def _amount(runs: Sequence[RunSettings]) -> str:
+    return f"{count(sum(map(units, runs)))} {'tokens' if runs[0].task == 'gpt' else 'images'}"
+
+
+# Pages --------------------------------------------------------------------------------------------
+
+TITLE: Final = "The paper, reproduced"
+VERDICTS: Final = ("holds", "holds in part", "does not hold")  # with which one begins
+OWN_SETTING: Final = "The authors' own setting: model, data and hyper-parameters are the paper's."
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An experiment that has been run, and what there is to see of it."""
+
+    experiment: Experiment
+    record: Record
+    shown: Shown
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether it is made of training runs."""
+        return isinstance(self.experiment, Trained)
+
+    @property
+    def word(self) -> str:
+        """The verdict in a word or three."""
+        return max(filter(self.shown.verdict.startswith, VERDICTS), key=len)
+
+    @property
+    def reason(self) -> str:
+        """Why not all holds, in a sentence that begins with the cause; nothing where all does."""
+        if self.word == "holds":
+            return ""
+        at_full_scale = self.record["scale"] == "paper" and self.is_trained
+        return OWN_SETTING if at_full_scale else self.shown.why
+
+    @property
+    def verdict(self) -> str:
+        """The verdict; where not all holds, why, what does, and how to see the paper's scale."""
+        word, _, rest = self.shown.verdict.partition(": ")
+        return written("page.md", "verdict", entry=self, word=word, rest=rest)
+
+    def section(self, *, level: int, kind: str, folder: str = "") -> str:
+        """All of it as Markdown, below a heading of this level, with figures of this kind."""
+        return written(
+            "page.md",
+            "section",
+            entry=self,
+            level=level,
+            text=markup.demoted(self.shown.text, level - 1),
+            figures=[f"{folder}{path.name}" for path in self.shown.figures if path.suffix == kind],
+        )
+
+
+def page(experiment: Experiment, record: Record, folder: Path) -> str:
+    """The experiment as a page of Markdown, its figures being in the folder."""
+    entry = Entry(experiment, record, experiment.show(record["results"], folder))
+    return entry.section(level=1, kind=".png") + "\n"
+
+
+def write_page(
+    experiments: Sequence[Computed | Trained], scale: Scale, folder: Path, page: Path
+) -> list[Path]:
+    """The paths of the page as Markdown, and of report.html in the folder that has the results.
+
+    Args:
+        experiments: What there could be to show.
+        scale: At which scale.
+        folder: Where the results are.
+        page: The file for the Markdown; figures go into a folder beside it, of its name.
+    """
+    beside = page.with_suffix("")
+    beside.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory() as drawn:
+        entries = [
+            Entry(each, record, each.show(record["results"], Path(drawn)))
+            for each in experiments
+            if (record := each.kept(scale, folder)) is not None
+        ]
+        for figure in Path(drawn).glob("*.svg"):
+            shutil.copy(figure, beside)
+    there = [entry.experiment.id for entry in entries]
+    facts: dict[str, Any] = {
+        "entries": entries,
+        "missing": [each for each in experiments if each.id not in there],
+        "counts": _counts(entries),
+        "machines": sorted({each.record["environment"]["processor"] for each in entries}),
+        "time": duration(_seconds(entries)),
+        "duration": duration,
+    }
+    headline, about, overview = (
+        written("page.md", block, **facts) for block in ("headline", "facts", "overview")
+    )
+    sections = [entry.section(level=2, kind=".svg", folder=f"{beside.name}/") for entry in entries]
+    body = "\n\n".join([overview, *sections])
+    write_text(page, f"# {TITLE}\n\n{headline}\n\n{about}\n\n{body}\n")
+    html = markup.render(
+        "reproduction.html",
+        title=TITLE,
+        headline=headline,
+        facts=Markup(markup.inline(about)),
+        body=Markup(markup.html(body, lambda shows, where: _inside(shows, page.parent / where))),
+    )
+    write_text(folder / "report.html", html)
+    return [page, folder / "report.html"]
+
+
+def _counts(entries: Sequence[Entry]) -> list[str]:
+    """How many experiments came out how."""
+    counts = Counter(entry.word for entry in entries)
+    return [f"{counts[word]} {WORDS[word][counts[word] > 1]}" for word in VERDICTS if counts[word]]
+
+
+def _seconds(entries: Sequence[Entry]) -> float:
+    """How long all of it took, a run that several experiments share counted once."""
+    times: dict[str, float] = {}
+    for entry in entries:
+        times |= entry.record.get("times", {entry.experiment.id: entry.record["seconds"]})
+    return sum(times.values())
+
+
+def duration(seconds: float) -> str:
+    """A time in the unit that fits it.
+
+    >>> duration(19.7), duration(1500), duration(8000)
+    ('20 s', '25 min', '2.2 h')
+    """
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def _inside(shows: str, path: Path) -> str:
+    """A figure as an element that has its file inside."""
+    data = base64.b64encode(path.read_bytes()).decode()
+    source = f"data:image/svg+xml;base64,{data}"
+    return f'<figure class="drawn"><img alt="{escape(shows)}" src="{source}"></figure>'

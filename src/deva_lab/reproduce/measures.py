@@ -7,7 +7,7 @@ seed by seed: the noise is the standard deviation of their difference over the s
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 from statistics import fmean, median, stdev
@@ -31,79 +31,80 @@ WORDS: Final = {
 
 @dataclass(frozen=True)
 class Finding:
-    """A claim of the paper and what was computed of it.
+    """What was found of a claim of the paper.
 
     Attributes:
-        claim: What the paper says, in a few words.
-        computed: What was computed to see.
         verdict: Whether it holds.
         how: By how much, or what holds in its place.
         value: The number behind `how`.
+        claim: What the paper says, where the template of the page does not say it.
+        computed: What was computed to see, likewise.
     """
 
-    claim: str
-    computed: str
     verdict: Verdict
     how: str
     value: float
+    claim: str = ""
+    computed: str = ""
+
+    def __str__(self) -> str:
+        """The last two cells of its row in a table."""
+        return f"{self.verdict} | {self.how}"
 
 
-def judged(claim: str, computed: str, value: float, *, most: float, how: str) -> Finding:
+def decided(holds: bool) -> Verdict:
+    """The verdict on a claim that holds or does not."""
+    return "holds" if holds else "does not hold"
+
+
+def judged(value: float, *, most: float, how: str = "") -> Finding:
     """A finding that holds if its value, an error or a ratio, is at most `most`.
 
-    >>> judged("2 + 2 = 4", "the difference", 0.0, most=1e-12, how="off by {:.0e}").how
+    >>> judged(0.0, most=1e-12, how="off by {:.0e}").how
     'off by 0e+00'
     """
-    verdict: Verdict = "holds" if value <= most else "does not hold"
-    return Finding(claim, computed, verdict, how.format(value), value)
+    return Finding(decided(value <= most), how.format(value), value)
 
 
-def compared(
-    claim: str, computed: str, gap: float, *, noise: float | None = None, how: str
-) -> Finding:
+def compared(gap: float, *, noise: float | None = None, how: str = "") -> Finding:
     """A finding that holds if the gap is above zero by more than the noise; None: not known.
 
-    >>> compared("a < b", "b − a", 0.01, noise=0.02, how="").verdict
+    >>> compared(0.01, noise=0.02).verdict
     'open'
     """
     within = noise or 0.0
-    verdict: Verdict = "holds" if gap > within else "open" if gap >= -within else "does not hold"
-    if noise is None and gap == 0:
-        verdict = "does not hold"
-    return Finding(claim, computed, verdict, how, gap)
+    is_open = abs(gap) <= within and noise is not None
+    return Finding("open" if is_open else decided(gap > within), how, gap)
 
 
-def throughout(claim: str, computed: str, parts: Sequence[Finding], how: str = "") -> Finding:
-    """A claim that is made of several places at once: it holds where it holds in all of them.
+def throughout(parts: Sequence[Finding], how: str = "") -> Finding:
+    """What several places come to: the claim holds where it holds in all of them.
 
-    >>> parts = [judged("", "", error, most=1, how="") for error in (0, 2)]
-    >>> throughout("all are small", "", parts, "{} of {}").how
+    >>> throughout([judged(error, most=1) for error in (0, 2)], "{} of {}").how
     '1 of 2'
     """
     told = how.format(holding(parts), len(parts)) or "; ".join(part.how for part in parts)
-    return Finding(claim, computed, overall(parts), told, holding(parts) / len(parts))
+    return Finding(overall(parts), told, holding(parts) / len(parts))
 
 
-def holding(findings: Sequence[Finding]) -> int:
+def holding(findings: Iterable[Finding]) -> int:
     """How many of the findings hold."""
     return sum(finding.verdict == "holds" for finding in findings)
 
 
-def overall(findings: Sequence[Finding]) -> Verdict:
+def overall(findings: Iterable[Finding]) -> Verdict:
     """What the findings come to: all of them hold, some, none for sure, or none."""
     verdicts = {finding.verdict for finding in findings}
-    if verdicts == {"holds"}:
-        return "holds"
-    if verdicts & {"holds", "holds in part"}:
+    if verdicts != {"holds"} and verdicts & {"holds", "holds in part"}:
         return "holds in part"
-    return "open" if verdicts == {"open"} else "does not hold"
+    return verdicts.pop() if len(verdicts) == 1 else "does not hold"
 
 
-def sentence(findings: Sequence[Finding]) -> str:
+def sentence(findings: Collection[Finding]) -> str:
     """The verdict in words: does it hold, and how many of its claims do.
 
-    >>> one = Finding("a", "", "holds", "", 1.0)
-    >>> sentence([one, one]), sentence([Finding("b", "", "does not hold", "", 0.0)])
+    >>> one, other = Finding("holds", "", 1.0), Finding("does not hold", "", 0.0)
+    >>> sentence([one, one]), sentence([other])
     ('holds: 2 of 2 claims hold', 'does not hold at this scale: 1 of 1 claims does not hold')
     """
     verdicts = [finding.verdict for finding in findings]
@@ -118,11 +119,6 @@ def sentence(findings: Sequence[Finding]) -> str:
 
 
 # Quantities over seeds ----------------------------------------------------------------------------
-
-
-def _spread(values: Sequence[float]) -> float | None:
-    known = len(values) > 1 and all(map(math.isfinite, values))
-    return stdev(values) if known else None
 
 
 @dataclass(frozen=True)
@@ -142,8 +138,9 @@ class Measured:
 
     @property
     def spread(self) -> float | None:
-        """The sample standard deviation; None for one seed."""
-        return _spread(list(self.values.values()))
+        """The sample standard deviation; None for one seed, and where a run diverged."""
+        known = len(self.values) > 1 and all(map(math.isfinite, self.values.values()))
+        return stdev(self.values.values()) if known else None
 
     def text(self, spec: str = ".3f") -> str:
         """The mean, and the spread if it is known."""
@@ -160,11 +157,7 @@ Series = Mapping[str, Mapping[Place, Measured]]
 
 def select(results: Iterable[Result], **settings: Any) -> list[Result]:
     """The runs that have these settings: `select(results, optimizer="muon", lr=0.01)`."""
-    return [
-        result
-        for result in results
-        if all(result["settings"][key] == value for key, value in settings.items())
-    ]
+    return [run for run in results if settings.items() <= run["settings"].items()]
 
 
 def over_seeds(results: Sequence[Result], values: Iterable[float]) -> Measured:
@@ -177,25 +170,9 @@ def over_seeds(results: Sequence[Result], values: Iterable[float]) -> Measured:
 
 def final(results: Sequence[Result], column: str = "loss") -> Measured:
     """What a column of the curves ends at: "loss", "train_loss" or "accuracy"."""
-    return over_seeds(results, (_end(result, column) for result in results))
-
-
-def _end(result: Result, column: str) -> float:
-    values = result["curve"][column]
-    if result["status"] == "finished" and values and finite(values[-1]):
-        return float(values[-1])
-    return -math.inf if column == "accuracy" else math.inf
-
-
-def best(losses: Mapping[Place, Measured]) -> Place:
-    """Where in a sweep the mean is lowest."""
-    return min(losses, key=lambda place: losses[place].mean)
-
-
-def lowest(results: Sequence[Result]) -> Measured:
-    """The lowest validation loss along the way."""
-    known = [filter(finite, run["curve"]["loss"]) for run in results]
-    return over_seeds(results, (min(losses, default=math.inf) for losses in known))
+    worst = -math.inf if column == "accuracy" else math.inf
+    ended = [run["curve"][column] if run["status"] == "finished" else [] for run in results]
+    return over_seeds(results, (float(c[-1]) if c and finite(c[-1]) else worst for c in ended))
 
 
 def at(results: Sequence[Result], index: int, column: str = "loss") -> Measured:
@@ -204,6 +181,17 @@ def at(results: Sequence[Result], index: int, column: str = "loss") -> Measured:
     return over_seeds(
         results, (c[index] if len(c) > index and finite(c[index]) else math.inf for c in columns)
     )
+
+
+def lowest(results: Sequence[Result]) -> Measured:
+    """The lowest validation loss along the way."""
+    known = [filter(finite, run["curve"]["loss"]) for run in results]
+    return over_seeds(results, (min(losses, default=math.inf) for losses in known))
+
+
+def best(losses: Mapping[Place, Measured]) -> Place:
+    """Where in a sweep the mean is lowest."""
+    return min(losses, key=lambda place: losses[place].mean)
 
 
 def curve_of(results: Sequence[Result], column: str = "loss") -> Curve:
@@ -271,9 +259,10 @@ def speeds(results: Sequence[Result]) -> str:
 # Which of two is the lower one --------------------------------------------------------------------
 
 
-def _differences(one: Measured, other: Measured) -> list[float]:
+def _difference(one: Measured, other: Measured) -> Measured:
     """The other less the one, for each seed that both have."""
-    return [other.values[seed] - one.values[seed] for seed in one.values if seed in other.values]
+    shared = one.values.keys() & other.values.keys()
+    return Measured({seed: other.values[seed] - one.values[seed] for seed in sorted(shared)})
 
 
 def noise(one: Measured, other: Measured) -> float | None:
@@ -282,7 +271,7 @@ def noise(one: Measured, other: Measured) -> float | None:
     >>> noise(Measured({0: 1.0, 1: 2.0}), Measured({0: 1.5, 1: 2.5}))
     0.0
     """
-    return _spread(_differences(one, other))
+    return _difference(one, other).spread
 
 
 def usual_noise(series: Series[Place]) -> float | None:
@@ -301,34 +290,30 @@ def gap(one: Measured, other: Measured) -> float:
 
     Where a run diverged it is infinite, and NaN where each of them is ahead for some seed.
     """
-    differences = _differences(one, other) or [other.mean - one.mean]
+    differences = [*_difference(one, other).values.values()] or [other.mean - one.mean]
     return fmean(differences) if all(map(math.isfinite, differences)) else sum(differences)
 
 
 def below(
     one: Measured,
     other: Measured,
-    claim: str = "",
-    computed: str = "",
     *,
     spread: float | None = None,
     spec: str = ".3f",
+    how: str = "",
 ) -> Finding:
     """The finding that one is lower than the other by more than the noise.
 
     Args:
         one: The one that is to be lower.
         other: The one that is to be higher.
-        claim: What the paper says; without, the finding is a part of one.
-        computed: What the numbers are.
         spread: For two that share one seed: the noise of something like them.
         spec: How to write them.
+        how: What to write in their place.
     """
     known = noise(one, other)
-    how = f"{one.text(spec)} against {other.text(spec)}"
-    return compared(
-        claim, computed, gap(one, other), noise=spread if known is None else known, how=how
-    )
+    how = how or f"{one.text(spec)} against {other.text(spec)}"
+    return compared(gap(one, other), noise=spread if known is None else known, how=how)
 
 
 def order(values: Mapping[str, Measured], spread: float | None = None) -> str:
@@ -344,3 +329,10 @@ def order(values: Mapping[str, Measured], spread: float | None = None) -> str:
         within = (spread if known is None else known) or 0.0
         text += f" {'≈' if gap(values[before], values[name]) <= within else '<'} {name}"
     return text
+
+
+def orders(printed: Mapping[str, float], here: Mapping[str, Measured], **options: Any) -> str:
+    """The paper's order of some names, from the lowest on, and ours in words."""
+    theirs = order({name: Measured({0: value}) for name, value in printed.items()})
+    ours = order({name: here[name] for name in printed}, **options)
+    return f"in the paper {theirs}; here {ours}"

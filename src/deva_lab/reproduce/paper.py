@@ -1,4 +1,4 @@
-"""What the paper has: its optimizers, its scales and, by the id of an experiment, its numbers.
+"""What the paper has: its optimizers, its scales, its runs and, in paper.json, its numbers.
 
 Every hyper-parameter of an optimizer but the learning rate is that of the paper's tables, at both
 scales. For language that is weight decay 0.1, β 0.95, a basis renewed every ten steps, no Nesterov
@@ -8,9 +8,10 @@ as in the code base that the paper trains with, so that methods differ in one th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from types import MappingProxyType
+from importlib.resources import files
 from typing import Any, Final, Literal
 
 from ..data import data_folder
@@ -21,6 +22,16 @@ from ..render.figures import COLOURS, SPARE, Style
 from ..run.environment import default_device
 from ..run.settings import RunSettings
 from . import Scale
+
+EXHIBITS: Final[dict[str, dict[str, Any]]] = json.loads(
+    (files(__package__) / "paper.json").read_text("utf-8")
+)
+"""Id of an experiment → `what` it shows, the `place` in the paper, and `printed` numbers.
+
+It also has the `subject` of what is trained, or the `settings` of what is computed.
+"""
+PRINTED: Final = {name: each["printed"] for name, each in EXHIBITS.items() if "printed" in each}
+"""Id of an experiment → the numbers that the paper prints, by its names of the methods."""
 
 # Optimizers ---------------------------------------------------------------------------------------
 
@@ -181,33 +192,28 @@ PAPER_STEPS: Final = SETUPS["gpt", "paper"].base.steps
 # Runs ---------------------------------------------------------------------------------------------
 
 
-def main_runs(setup: Setup) -> list[RunSettings]:
+def _main_runs(setup: Setup) -> list[RunSettings]:
     """The paper's three methods, and DeVA-S∞ without the sign trick, at the usual rate."""
     return setup.runs((*METHODS, UNSIGNED), setup.seeds)
 
 
-def figure_runs(setup: Setup) -> list[RunSettings]:
-    """These, and the other optimizers of the paper's table of hyper-parameters with one seed."""
-    return main_runs(setup) + setup.runs(OTHERS)
-
-
-def rate_runs(setup: Setup) -> list[RunSettings]:
+def _rate_runs(setup: Setup) -> list[RunSettings]:
     """The three methods at every rate, and at the usual one with all seeds."""
     runs = setup.runs(METHODS, setup.seeds)
     return runs + [run for lr in setup.rates for run in setup.runs(METHODS, lr=lr)]
 
 
-def beta3_runs(setup: Setup) -> list[RunSettings]:
+def _beta3_runs(setup: Setup) -> list[RunSettings]:
     """DeVA-S∞ at every β₃, and SOAP at every rate, whose best the paper compares with."""
     labels = [
         DEVA if beta3 == BETA else DEVA.replace(":", f":betas={BETA}/{BETA}/{beta3},")
         for beta3 in setup.beta3
     ]
     own = setup.runs(labels, setup.few)
-    return own + [run for run in rate_runs(setup) if run.optimizer == SOAP]
+    return own + [run for run in _rate_runs(setup) if run.optimizer == SOAP]
 
 
-def batch_runs(setup: Setup) -> list[RunSettings]:
+def _batch_runs(setup: Setup) -> list[RunSettings]:
     """The three methods with so many batches in a step and accordingly fewer steps."""
     runs, base = setup.runs(METHODS, setup.seeds), setup.base
     for batches in setup.accumulations:
@@ -218,7 +224,7 @@ def batch_runs(setup: Setup) -> list[RunSettings]:
     return runs
 
 
-def frequency_runs(setup: Setup) -> list[RunSettings]:
+def _frequency_runs(setup: Setup) -> list[RunSettings]:
     """SOAP and DeVA-S∞ at every frequency, and at the usual one with all seeds."""
     runs = setup.runs((SOAP, DEVA), setup.seeds)
     for steps in setup.frequencies:
@@ -228,93 +234,25 @@ def frequency_runs(setup: Setup) -> list[RunSettings]:
     return runs
 
 
-def variant_runs(setup: Setup) -> list[RunSettings]:
-    """The four variants of DeVA-S∞."""
-    return setup.runs(VARIANTS, setup.seeds)
-
-
-def snr_runs(setup: Setup) -> list[RunSettings]:
-    """DeVA-S∞ with its telemetry at some steps."""
-    return setup.runs((DEVA,), telemetry=setup.recorded)
-
-
-def cifar_runs(setup: Setup) -> list[RunSettings]:
+def _cifar_runs(setup: Setup) -> list[RunSettings]:
     """Every method at every rate."""
     labels = (*VECTOR.values(), *MATRIX.values())
     return [run for label in labels for lr in setup.rates for run in setup.runs((label,), lr=lr)]
 
 
-def vit_runs(setup: Setup) -> list[RunSettings]:
-    """The five methods at one rate."""
-    return setup.runs(IMAGENET.values())
-
-
-# The numbers that the paper prints ----------------------------------------------------------------
-
-_HYPER: Final = ("lr", "decay", "batch", "β₁", "β₂", "β₃", "ε", "refresh", "Nesterov")
-PRINTED: Final = MappingProxyType[str, Any](
-    {
-        # by how much fewer tokens than Muon a method reaches its final loss
-        "fig-nanogpt": {MUON: 0.0, SOAP: 0.043, DEVA: 0.066},
-        "table-nanogpt": {
-            "loss": {MUON: 3.305, SOAP: 3.304, DEVA: 3.271},
-            "ms / 1k tokens": {MUON: 10.72, SOAP: 15.79, DEVA: 16.49},
-        },
-        "table-lr": {
-            MUON: {1e-4: 3.2819, 5e-4: 3.2804, 1e-3: 3.3038, 5e-3: 3.3803, 1e-2: 3.4015},
-            SOAP: {1e-4: 3.3686, 5e-4: 3.2769, 1e-3: 3.2808, 5e-3: 3.3313, 1e-2: 3.4422},
-            DEVA: {1e-4: 3.3450, 5e-4: 3.2729, 1e-3: 3.2709, 5e-3: 3.3382, 1e-2: 3.4174},
-        },
-        "table-beta3": {0.8: 3.2719, 0.9: 3.2687, 0.95: 3.2743, 0.975: 3.2749, 0.9875: 3.2723},
-        "table-variants": {DEVA: 3.271, UNSIGNED: 3.269, FACTORED: 3.309, INSTANTANEOUS: 3.270},
-        "table-hyper": {
-            "NanoGPT": {
-                "": _HYPER,
-                "Adam": (1e-3, 0.1, 49_152, 0.9, 0.99, None, 1e-8, None, False),
-                "Lion": (1e-3, 0.1, 49_152, 0.95, 0.95, None, 1e-8, None, True),
-                "Muon": (1e-3, 0.1, 49_152, 0.95, 0.95, 0.95, 1e-8, None, False),
-                "SOAP": (1e-3, 0.1, 49_152, 0.95, 0.95, 0.95, 1e-8, 10, False),
-                "AdaMuon": (1e-3, 0.1, 49_152, 0.95, 0.95, None, 1e-8, None, False),
-                "DeVA-S∞": (1e-3, 0.1, 49_152, 0.95, 0.95, 0.95, 1e-8, 10, False),
-            },
-            "ViT-L/16": {
-                "": _HYPER,
-                "Adam": (1e-3, 0.1, 512, 0.9, 0.999, None, 1e-8, None, False),
-                "Muon": (1e-3, 0.1, 512, 0.95, 0.95, None, 1e-8, None, True),
-                "SOAP": (1e-3, 0.1, 512, 0.95, 0.95, 0.95, 1e-8, 10, False),
-                "AdaMuon": (1e-3, 0.1, 512, 0.95, 0.95, None, 1e-8, None, False),
-                "DeVA-S∞": (1e-3, 0.1, 512, 0.95, 0.95, 0.95, 1e-8, 10, True),
-            },
-            "ResNet-20": {
-                "": _HYPER,
-                "Adam": (0.05, 0.1, 128, 0.9, 0.999, None, 1e-8, None, False),
-                "Signum": (0.05, 0.1, 128, 0.9, 0.999, None, 1e-8, None, False),
-                "DeVA-ℓ∞": (0.05, 0.1, 128, 0.9, 0.999, None, 1e-8, None, False),
-                "Muon": (1e-3, 0.1, 128, 0.95, 0.95, None, 1e-8, None, False),
-                "SOAP": (1e-3, 0.1, 128, 0.95, 0.95, 0.95, 1e-8, 5, False),
-                "AdaMuon": (1e-3, 0.1, 128, 0.95, 0.95, None, 1e-8, None, False),
-                "DeVA-S∞": (1e-3, 0.1, 128, 0.95, 0.95, 0.95, 1e-8, 5, False),
-            },
-        },
-        "table-methods": {
-            "Adam": ("I", True),
-            "Shampoo": ("I", False),
-            "SOAP": ("Q_L, Q_R", True),
-            "SPlus": ("Q_L, Q_R", False),
-            "DeVA-S∞": ("Q_L, Q_R", True),
-        },
-        "fig-cifar": {
-            "best rate": {"vector": 0.005, "matrix": 0.01},
-            "range": (0.005, 0.01),
-            "order": {"vector": "DeVA-ℓ∞ first", "matrix": "SOAP first"},
-        },
-        "fig-vit": {"order": "DeVA-S∞ first"},
-        "table-snr": {
-            "tokens": (5e6, 10e6, 50e6, 100e6, 500e6),
-            "block.0.mlp.c_proj": (1973.9, 1634.4, 1534.6, 1635.8, 1652.0),
-            "block.0.attn.c_proj": (969.5, 910.7, 753.4, 847.5, 854.8),
-            "block.11.mlp.c_proj": (499.1, 2367.3, 1651.1, 1673.4, 1747.4),
-            "block.11.attn.c_proj": (373.4, 1210.6, 781.2, 817.7, 894.7),
-        },
-    }
-)
+RUNS: Final[dict[str, Callable[[Setup], list[RunSettings]]]] = {
+    # the other optimizers of the paper's table of hyper-parameters have one seed
+    "fig-nanogpt": lambda setup: _main_runs(setup) + setup.runs(OTHERS),
+    "table-nanogpt": _main_runs,
+    "fig-lr": _rate_runs,
+    "table-lr": _rate_runs,
+    "table-beta3": _beta3_runs,
+    "fig-batch": _batch_runs,
+    "fig-freq": _frequency_runs,
+    "fig-variants": lambda setup: setup.runs(VARIANTS, setup.seeds),
+    "table-variants": lambda setup: setup.runs(VARIANTS, setup.seeds),
+    "table-snr": lambda setup: setup.runs((DEVA,), telemetry=setup.recorded),
+    "fig-cifar": _cifar_runs,
+    "fig-vit": lambda setup: setup.runs(IMAGENET.values()),
+}
+"""Id of an experiment → the runs that it is made of, of what a scale has."""

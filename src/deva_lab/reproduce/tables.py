@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,7 +15,6 @@ from deva_optim import METHODS
 from ..bench.counting import count_flops, state_bytes
 from ..bench.subjects import SUBJECTS
 from ..models.gpt import GPT, SIZES
-from ..render import markdown_table
 from ..run.entrants import Entrant
 from ..run.settings import RunSettings
 from . import paper
@@ -68,69 +66,30 @@ def _short(n: int, m: int, k: int) -> float:
     return 3 * 2 * s * s * l + refresh_flops(s) / k + msign_flops(n, m) + 2 * n * m
 
 
-@dataclass(frozen=True)
-class Cost:
-    """The cost of a method.
-
-    Attributes:
-        name: Of the method.
-        words: FLOPs of a step in words.
-        flops: The same in numbers: n, m, k → FLOPs, refreshes in their share.
-        paper: Memory and FLOPs as the paper's table has them, each under its right name.
-    """
+class Cost(NamedTuple):
+    """The name of a method, and n, m, k → FLOPs of its step, refreshes in their share."""
 
     name: str
-    words: str
     flops: Callable[[int, int, int], float]
-    paper: tuple[str, str] = ("–", "–")
 
 
-_ROTATIONS: Final = "6(n²m + nm²) + 14/3 (n³ + m³)/k"
 COSTS: Final = {
-    "muon": Cost("Muon", "msign", lambda n, m, k: msign_flops(n, m), ("O(3nm)", "O(5nm²)")),
-    "adamuon": Cost("AdaMuon", "msign", lambda n, m, k: msign_flops(n, m)),
-    "soap": Cost(
-        "SOAP",
-        f"{_ROTATIONS} + 4(n²m + nm²)/k",
-        lambda n, m, k: _both(n, m, k) + 2 * rotation_flops(n, m) / k,  # M turns at a refresh
-        ("O(n² + m² + 4nm)", "O(n²m + (n³ + m³)/k)"),
-    ),
-    "deva-both": Cost(
-        "DeVA-S∞",
-        f"{_ROTATIONS} + msign + 2nm",
-        _deva,
-        ("O(n² + m² + 4nm)", "O(n²m + 5nm² + (n³ + m³)/k)"),
-    ),
-    "deva-short": Cost(
-        "DeVA-S∞, short side", "6s²l + 14/3 s³/k + msign + 2nm, or as above", _short
-    ),
-    "deva-factored": Cost(
-        "DeVA-S∞, factored",
-        f"{_ROTATIONS} + msign",
-        lambda n, m, k: _both(n, m, k) + msign_flops(n, m),
-    ),
+    "muon": Cost("Muon", lambda n, m, k: msign_flops(n, m)),
+    "adamuon": Cost("AdaMuon", lambda n, m, k: msign_flops(n, m)),
+    # M turns at a refresh
+    "soap": Cost("SOAP", lambda n, m, k: _both(n, m, k) + 2 * rotation_flops(n, m) / k),
+    "deva-both": Cost("DeVA-S∞", _deva),
+    "deva-short": Cost("DeVA-S∞, short side", _short),
+    "deva-factored": Cost("DeVA-S∞, factored", lambda n, m, k: _both(n, m, k) + msign_flops(n, m)),
     "deva-instantaneous": Cost(
-        "DeVA-S∞, instantaneous",
-        "8(n²m + nm²) + 14/3 (n³ + m³)/k + msign + 2nm",
-        lambda n, m, k: _deva(n, m, k) + rotation_flops(n, m),
+        "DeVA-S∞, instantaneous", lambda n, m, k: _deva(n, m, k) + rotation_flops(n, m)
     ),
-    "shampoo": Cost(
-        "Shampoo",
-        "4(n²m + nm²) + 11(n³ + m³)/k",
-        lambda n, m, k: 2 * rotation_flops(n, m) + 11 * (n**3 + m**3) / k,
-    ),
-    "splus": Cost(
-        "SPlus",
-        "6(n²m + nm²) + 9(n³ + m³)/k",
-        lambda n, m, k: 3 * rotation_flops(n, m) + 9 * (n**3 + m**3) / k,
-    ),
-    "adamw": Cost("AdamW", "no products", lambda n, m, k: 0.0),
-    "deva-linf": Cost("DeVA-ℓ∞", "no products", lambda n, m, k: 0.0),
+    "shampoo": Cost("Shampoo", lambda n, m, k: 2 * rotation_flops(n, m) + 11 * (n**3 + m**3) / k),
+    "splus": Cost("SPlus", lambda n, m, k: 3 * rotation_flops(n, m) + 9 * (n**3 + m**3) / k),
+    "adamw": Cost("AdamW", lambda n, m, k: 0.0),
+    "deva-linf": Cost("DeVA-ℓ∞", lambda n, m, k: 0.0),
 }
-FORMULAS_NOTE: Final = (
-    "msign is 20s²l + 10s³, or 4s²l + 34s³ where l > 1.5 s; s and l are the short and the long "
-    "side, k is `refresh_every`. The paper's memory counts weight and gradient too."
-)
+"""By subject of the benchmark; the page has the formulas in words."""
 
 
 def measure_cost(name: str, shape: tuple[int, int], k: int) -> dict[str, Any]:
@@ -166,41 +125,15 @@ def compute_cost(settings: Mapping[str, Any], say: Say) -> dict[str, Any]:
 
 def show_cost(results: Mapping[str, Any], folder: Path) -> Shown:
     """The formulas beside the paper's, and the numbers beside the formulas."""
-    methods = results["methods"]
     exact = all(
         math.isclose(row["formula_flops"], row["counted_flops"], rel_tol=1e-12)
         and row["formula_bytes"] == row["measured_bytes"]
-        for rows in methods.values()
+        for rows in results["methods"].values()
         for row in rows
     )
-    same = "every formula is what was counted and measured" if exact else "a formula is off"
-    formulas = [
-        (cost.name, cost.paper[0], SUBJECTS[name].state.formula, cost.paper[1], cost.words)
-        for name, cost in COSTS.items()
-    ]
-    head = ("", "memory, the paper", "state, here", "FLOPs, the paper", "FLOPs of a step, here")
-    return shown(
-        markdown_table(head, formulas),
-        FORMULAS_NOTE,
-        _numbers(methods),
-        verdict=f"holds in part: {same}",
-        why="The authors' own table: its columns for memory and FLOPs are swapped, and they leave "
-        "out the bases and the products of the second side.",
-    )
-
-
-def _numbers(methods: Mapping[str, Any]) -> str:
-    rows = []
-    for name, found in methods.items():
-        for row, muon in zip(found, methods["muon"], strict=True):
-            n, m = row["shape"]
-            ratio = row["counted_flops"] / muon["counted_flops"]
-            rows.append((COSTS[name].name, f"{n}×{m}", f"{row['counted_flops'] / 1e6:.1f}",
-                         f"{row['formula_flops'] / 1e6:.1f}", f"{ratio:.2f}",
-                         f"{row['measured_bytes']:,}", f"{row['formula_bytes']:,}"))  # fmt: skip
-    head = ("", "shape", "MFLOP a step, counted", "by formula", "over Muon's",
-            "bytes of state, measured", "by formula")  # fmt: skip
-    return markdown_table(head, rows)
+    states = {name: SUBJECTS[name].state.formula for name in COSTS}
+    values = {"costs": COSTS, "measured": results["methods"], "states": states, "exact": exact}
+    return shown("table-cost", {}, **values)
 
 
 # Hyper-parameters: the paper's beside those that `--scale paper` runs with -----------------------
@@ -208,7 +141,6 @@ def _numbers(methods: Mapping[str, Any]) -> str:
 # Ours are read from optimizers that are built as a run would build them. A hyper-parameter that a
 # method has no use for is in the paper's table all the same, and compared with nothing here.
 
-Row = tuple[Any, ...]  # in the order of the head of the paper's table
 USED: Final = {
     "adamw": ("β₁", "β₂", "ε"),
     "lion": ("β₁", "β₂"),
@@ -222,31 +154,27 @@ USED: Final = {
 """What a method has a use for beside rate, decay and batch, by the name of its entrant."""
 HYPER: Final = PRINTED["table-hyper"]
 WITHIN: Final = {"NanoGPT": (274e6, 276e6)}  # parameters, where the paper's text has them
-HYPER_NOTE: Final = (
-    "A dash is a hyper-parameter that the method has no use for; in brackets what the paper has "
-    "there. Lion's Nesterov momentum is its own rule; ε is relative for DeVA-S∞, see "
-    "docs/decisions.md."
-)
 
 
 def hyper_runs() -> dict[str, dict[str, RunSettings]]:
     """Title of a table → the paper's name of a method → a run of it at the paper's scale."""
-    tables = (paper.VECTOR, paper.MATRIX, paper.IMAGENET)
-    of_images = {label: paper.IMAGE_NAMES[m] for table in tables for m, label in table.items()}
-    names = {**paper.NAMES, paper.ADAM: "Adam", **of_images}
-
-    def named(runs: Iterable[RunSettings]) -> dict[tuple[str, float], RunSettings]:
-        return {(names[run.optimizer], run.lr): run for run in runs}
-
-    text = named(paper.figure_runs(paper.setup_of("gpt", "paper")))
-    vit = named(paper.vit_runs(paper.setup_of("vit", "paper")))
-    cifar = named(paper.cifar_runs(paper.setup_of("resnet", "paper")))
-    rates = HYPER["ResNet-20"]
-    return {
-        "NanoGPT": {name: run for (name, _), run in text.items() if name in HYPER["NanoGPT"]},
-        "ViT-L/16": {name: run for (name, _), run in vit.items()},
-        "ResNet-20": {name: run for (name, lr), run in cifar.items() if lr == rates[name][0]},
-    }
+    names = {**paper.NAMES, paper.ADAM: "Adam"}
+    for methods in (paper.VECTOR, paper.MATRIX, paper.IMAGENET):
+        names |= {label: paper.IMAGE_NAMES[method] for method, label in methods.items()}
+    found: dict[str, dict[str, RunSettings]] = {}
+    for title, name in (
+        ("NanoGPT", "fig-nanogpt"),
+        ("ViT-L/16", "fig-vit"),
+        ("ResNet-20", "fig-cifar"),
+    ):
+        setup = paper.setup_of(paper.EXHIBITS[name]["subject"], "paper")
+        runs = [(names[run.optimizer], run) for run in paper.RUNS[name](setup)]
+        found[title] = {
+            method: run
+            for method, run in runs
+            if method in HYPER[title] and run.lr == HYPER[title][method][0]
+        }
+    return found
 
 
 def read_hyper(run: RunSettings) -> dict[str, Any]:
@@ -254,14 +182,12 @@ def read_hyper(run: RunSettings) -> dict[str, Any]:
     entrant = Entrant.parse(run.optimizer)
     optimizer = entrant.build(GPT(SIZES["tiny"], 16), run.lr)
     group = next(group for group in optimizer.param_groups if group["role"] == "matrix")
-    betas = (*group.get("betas", [group.get("momentum")]), *[0.0] * 3)
+    betas = (*group.get("betas", [group.get("momentum")]), 0.0, 0.0)[:3]
     found = {
         "lr": group["lr"],
         "decay": group["weight_decay"],
         "batch": units(run) // run.steps,
-        "β₁": betas[0],
-        "β₂": betas[1],
-        "β₃": betas[2],
+        **dict(zip(("β₁", "β₂", "β₃"), betas, strict=True)),
         "ε": group["eps"],
         "refresh": group["refresh_every"],
         "Nesterov": group["nesterov"],
@@ -284,45 +210,24 @@ def compute_hyper(settings: Mapping[str, Any], say: Say) -> dict[str, Any]:
 
 def show_hyper(results: Mapping[str, Any], folder: Path) -> Shown:
     """The tables, each cell ours, with the paper's where it differs."""
-    parts, findings = [], []
+    found = {}
     for title, table in results.items():
-        parts += [f"## {title}", _hyper_table(table["methods"], HYPER[title])]
-        findings.append(_agree(title, table["methods"]))
+        found[title] = _agree(title, table["methods"])
         if title in WITHIN:
             (low, high), number = WITHIN[title], table["parameters"]
-            claim = f"{title}: the model has {low / 1e6:.0f} to {high / 1e6:.0f} M parameters"
             outside = max(low - number, number - high, 0)
-            how = f"{number:,}"
-            findings.append(judged(claim, "parameters, counted", outside, most=0, how=how))
-    return shown(*parts, findings, HYPER_NOTE)
+            found[f"{title} parameters"] = judged(outside, most=0, how=f"{number:,}")
+    return shown("table-hyper", found, tables=results, within=WITHIN, value=_text)
 
 
 def _agree(title: str, methods: Mapping[str, Any]) -> Finding:
+    """The values that differ from the paper's table."""
     number, other = 0, []
     for name, row in methods.items():
-        printed = dict(zip(HYPER[title][""], HYPER[title][name], strict=True))
+        printed = dict(zip(HYPER["head"], HYPER[title][name], strict=True))
         number += len(row)
         other += [f"{name} {k}: {v} for {printed[k]}" for k, v in row.items() if v != printed[k]]
-    return judged(
-        f"{title}: the hyper-parameters of {len(methods)} optimizers",
-        "values that differ from the paper's table",
-        float(len(other)),
-        most=0,
-        how="; ".join(other) or f"all {number} agree",
-    )
-
-
-def _hyper_table(methods: Mapping[str, Any], printed: Mapping[str, Row]) -> str:
-    rows = []
-    for index, key in enumerate(printed[""]):
-        cells = (_cell(row, key, printed[name][index]) for name, row in methods.items())
-        rows.append((key, *cells))
-    return markdown_table(("", *methods), rows)
-
-
-def _cell(row: Mapping[str, Any], key: str, printed: Any) -> str:
-    ours = _text(row[key]) if key in row else "–"
-    return ours if row.get(key) == printed else f"{ours} ({_text(printed)})"
+    return judged(len(other), most=0, how="; ".join(other) or f"all {number} agree")
 
 
 def _text(value: Any) -> str:
@@ -372,12 +277,13 @@ def compute_methods(settings: Mapping[str, Any], say: Say) -> dict[str, Any]:
         for _ in range(2)
     )
     G = U @ torch.diag(torch.linspace(1, 10, 4, dtype=torch.float64)) @ V.mT
-    changes = {name: update(10 * G) - update(G) for name, update in UPDATES.items()}
+    scaling = {
+        name: float((update(10 * G) - update(G)).norm() / update(G).norm())
+        for name, update in UPDATES.items()
+    }
     return {
         "methods": {name: list(_method(ours)) for name, ours in ROWS.items()},
-        "scaling": {
-            name: float(change.norm() / UPDATES[name](G).norm()) for name, change in changes.items()
-        },
+        "scaling": scaling,
     }
 
 
@@ -391,34 +297,11 @@ def _method(name: str) -> tuple[str, bool]:
 def show_methods(results: Mapping[str, Any], folder: Path) -> Shown:
     """Both tables, and which of the printed preconditioners lose the scale of the gradient."""
     printed, ours = PRINTED["table-methods"], results["methods"]
-    adapted = {True: "yes", False: "none"}
-    rows = [
-        (name, f"{printed[name][0]}; {basis}", f"{adapted[printed[name][1]]}; {adapted[adapts]}")
-        for name, (basis, adapts) in ours.items()
-    ]
-    other = [name for name in printed if tuple(ours[name]) != tuple(printed[name])]
-    same = judged(
-        "each method has these eigenbases, and a variance adaptation or none",
-        "rows of METHODS that differ",
-        float(len(other)),
-        most=0,
-        how=", ".join(other) or f"all {len(printed)} agree",
-    )
-    invariant = [
-        judged(
-            f"{name}: M⁻¹ G does not depend on the scale of G",
-            "relative change when G is ten times as large, 4 × 4, one sample",
-            change,
-            most=ROUNDING,
-            how="{:.1g}",
-        )
+    other = [name for name in printed if ours[name] != printed[name]]
+    same = judged(len(other), most=0, how=", ".join(other) or f"all {len(printed)} agree")
+    invariant = {
+        name: judged(change, most=ROUNDING, how="{:.1g}")
         for name, change in results["scaling"].items()
-    ]
-    head = ("the paper; here", "eigenbases", "variance adaptation")
-    return shown(
-        markdown_table(head, rows),
-        [same, *invariant],
-        why="The authors' own table: with the preconditioner that it prints for DeVA-S∞ the update "
-        "grows with the fourth root of the gradient's scale, and with both factors under the root, "
-        "as in its derivation, it does not.",
-    )
+    }
+    found = {"same": same, **invariant}
+    return shown("table-methods", found, methods=ours, scaling=results["scaling"])

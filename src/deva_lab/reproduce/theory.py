@@ -1,7 +1,8 @@
 """`theory`: the paper's propositions and theorems, each a function that checks it in float64.
 
-`STATEMENTS` has them all; a test holds each to its verdict, `deva reproduce theory` writes the page
-of them, and docs/decisions.md says what holds in the place of those that do not.
+`STATEMENTS` has them all, templates/theory.md says what they are; a test holds each to its verdict,
+`deva reproduce theory` writes the page of them, and docs/decisions.md says what holds in the place
+of those that do not.
 
     G         n×m    gradient; `samples` are the gradients that an expectation is taken over
     L, R      –      G Gᵀ and Gᵀ G, eigenbases Q_L and Q_R
@@ -29,8 +30,8 @@ from deva_optim.core.linalg import value
 from deva_optim.core.variance import side_norms
 
 from .. import quadratic
-from .experiment import Say, Shown, one_thread, shown
-from .measures import Finding, Verdict, holding, judged
+from .experiment import Say, Shown, one_thread, shown, written
+from .measures import Finding, Verdict, decided
 from .quantities import (
     WEIGHTS,
     Bound,
@@ -53,6 +54,15 @@ MANY: Final = 2000
 ROUNDING: Final = 1e-10  # float64, amplified by the fourth root of singular values near zero
 SLACK: Final = 1 + 1e-9  # float64 rounding, for inequalities that may be equalities
 
+
+def stated(name: str, value: float, verdict: Verdict, **numbers: Any) -> Finding:
+    """A finding about a statement, in the words of templates/theory.md."""
+    sizes: dict[str, Any] = {"shapes": len(SHAPES), "draws": DRAWS, "many": MANY}
+    text = written("theory.md", name, value=value, **sizes, **numbers)
+    claim, computed, how = text.split("\n\n")
+    return Finding(verdict, how, value, claim, computed)
+
+
 # Coordinates and eigenvalues, against the full matrices -------------------------------------------
 
 
@@ -63,14 +73,8 @@ def _randn(*shape: int, seed: int) -> Tensor:
 def proposition() -> Finding:
     """Squared row and column norms in the eigenbases are eigenvalues."""
     draws = [_randn(*shape, seed=seed) for shape in SHAPES for seed in range(DRAWS)]
-    return judged(
-        "Proposition: the squared row and column norms of Q_Lᵀ G Q_R are the eigenvalues of G Gᵀ "
-        "and Gᵀ G",
-        f"{len(SHAPES)} shapes × {DRAWS} Gaussian G",
-        max(map(_eigenvalue_error, draws)),
-        most=ROUNDING,
-        how="off by {:.0e} of the largest at most: rounding",
-    )
+    worst = max(map(_eigenvalue_error, draws))
+    return stated("proposition", worst, decided(worst <= ROUNDING))
 
 
 def _eigenvalue_error(G: Tensor) -> float:
@@ -83,28 +87,16 @@ def _eigenvalue_error(G: Tensor) -> float:
 def theorem() -> Finding:
     """The update in coordinates is that of the Kronecker expression."""
     draws = (_samples(shape, seed, turn=0.0) for shape in SHAPES for seed in range(DRAWS))
-    return judged(
-        "Theorem (coordinate-wise DeVA-S∞): the update is Q_L (Γ ⊙ msign(Q_Lᵀ G Q_R)) Q_Rᵀ",
-        f"the Kronecker expression in full, {len(SHAPES)} shapes × {DRAWS} draws of gradients that "
-        "share their bases; roots of singular matrices as pseudo-inverses",
-        max(map(_difference, draws)),
-        most=ROUNDING,
-        how="relative difference {:.0e} at most: rounding",
-    )
+    worst = max(map(_difference, draws))
+    return stated("theorem", worst, decided(worst <= ROUNDING))
 
 
 def without_stability(turn: float) -> Finding:
     """What it costs that bases do move."""
     found = [_difference(_samples((4, 4), seed, turn=turn)) for seed in range(DRAWS)]
     middle = float(torch.tensor(found).median())
-    return Finding(
-        "… where “local stability” is not exact: gradients do not share their bases",
-        f"the same, 4×4, bases of each gradient turned by e^{{{turn:g} W}}, W Gaussian and "
-        "skew-symmetric; coordinates are the eigenbases of E[L] and E[R]",
-        "holds" if middle < ROUNDING else "holds in part",
-        f"median relative difference {middle:.1g}: an approximation",
-        middle,
-    )
+    verdict: Verdict = "holds" if middle < ROUNDING else "holds in part"
+    return stated("without_stability", middle, verdict, turn=turn)
 
 
 def _difference(samples: list[Tensor]) -> float:
@@ -169,10 +161,6 @@ def _matrix(*rows: tuple[float, ...]) -> Tensor:
     return torch.tensor(rows, dtype=torch.float64)
 
 
-def _verdict(holds: bool) -> Verdict:
-    return "holds" if holds else "does not hold"
-
-
 def _many() -> tuple[Tensor, Tensor]:
     """Gaussian 4×4 matrices S and log-normal weights Γ."""
     S, log_gamma = _randn(2, MANY, 4, 4, seed=0)
@@ -183,42 +171,23 @@ def remark() -> Finding:
     """ψ may be negative."""
     found = float(psi(_matrix((4, 1), (7, 4)), _matrix((1, 18), (1, 1))))
     many, weights = _many()
-    below = psi(many, weights) < weights.amin((-2, -1)) * nuclear_norm(many) / SLACK
-    return Finding(
-        "Remark: min(Γ) ‖S‖₁ ≤ ⟨S, msign(S)⟩_Γ",
-        "S = [4 1; 7 4], Γ = [1 18; 1 1]; and random 4×4 S and Γ",
-        _verdict(found >= 10),
-        f"min(Γ) ‖S‖₁ = 10, ⟨S, msign(S)⟩_Γ = {found:.1f}: the step climbs. It fails for "
-        f"{int(below.sum())} of {MANY} random pairs, so it is rare",
-        found,
-    )
+    failing = psi(many, weights) < weights.amin((-2, -1)) * nuclear_norm(many) / SLACK
+    return stated("remark", found, decided(found >= 10), failing=int(failing.sum()))
 
 
 def remark_of_the_norm() -> Finding:
     """Nor is the weighted norm bounded so."""
     S, gamma = _matrix((10, 10), (1, 10)), _matrix((1, 1), (10, 1))
-    found, floor = float(schatten_dual_norm(S, gamma)), float(nuclear_norm(S))
-    return Finding(
-        "… and so min(Γ) ‖S‖₁ ≤ ‖S‖_{1,Γ}",
-        "S = [10 10; 1 10], Γ = [1 1; 10 1]",
-        _verdict(found >= floor),
-        f"‖S‖_{{1,Γ}} = {found:.0f}, min(Γ) ‖S‖₁ = {floor:.2f}; with min(Γ) ‖S‖_F it holds",
-        found / floor,
-    )
+    norm, floor = float(schatten_dual_norm(S, gamma)), float(nuclear_norm(S))
+    verdict = decided(norm >= floor)
+    return stated("remark_of_the_norm", norm / floor, verdict, norm=norm, floor=floor)
 
 
 def repaired_remark() -> Finding:
     """What bounds ψ from below."""
     S, gamma = _many()
     worst = float(((psi_floor(S, gamma) - psi(S, gamma)) / nuclear_norm(S)).max())
-    return Finding(
-        "repaired: ‖S‖₁ [min Γ − ½ (max Γ − min Γ)(√(r/ρ) − 1)] ≤ ⟨S, msign(S)⟩_Γ, ρ the nuclear "
-        "rank",
-        f"{MANY} random 4×4 S and Γ",
-        _verdict(worst <= 1e-9),
-        f"the left side is below the right by {-worst:.2g} ‖S‖₁ or more",
-        worst,
-    )
+    return stated("repaired_remark", worst, decided(worst <= 1e-9))
 
 
 def smoothness_line() -> Finding:
@@ -226,14 +195,8 @@ def smoothness_line() -> Finding:
     L_m, gamma = _matrix((1, 0.01), (0.01, 1)), torch.full((2, 2), 2.0, dtype=torch.float64)
     moved = float((L_m * gamma.square() * torch.eye(2)).sum())
     printed, meant = float((L_m * gamma).sum()), float(smoothness(L_m, gamma))
-    return Finding(
-        "Matrix theorem, second display: ‖√L ⊙ Γ ⊙ msign(G)‖_F² ≤ Σ L Γ",
-        "G = I, Γ = 2, L = [1 0.01; 0.01 1]",
-        _verdict(moved <= printed),
-        f"{moved:g} > {printed:g}: the square of Γ is missing. Σ L Γ² = {meant:g}, which the next "
-        "line has",
-        moved / printed,
-    )
+    numbers = {"moved": moved, "printed": printed, "meant": meant}
+    return stated("smoothness_line", moved / printed, decided(moved <= printed), **numbers)
 
 
 def smaller_smoothness() -> Finding:
@@ -242,14 +205,8 @@ def smaller_smoothness() -> Finding:
     L_m = gamma.flip(0)
     moved = (L_m * gamma.square() * msign(S, "svd").square()).sum((-2, -1))
     smaller, printed = spectral_smoothness(L_m, gamma), smoothness(L_m, gamma)
-    share = float((smaller / printed).median())
-    return Finding(
-        "sharpened: Σ L Γ² msign(G)² ≤ min(Σᵢ maxⱼ L Γ², Σⱼ maxᵢ L Γ²)",
-        f"{MANY} random 4×4 G, Γ and L",
-        _verdict(bool((moved <= smaller * SLACK).all())),
-        f"{share:.2f} of Σ L Γ² in the median, and 1/max(n, m) of it where L and Γ are constant",
-        share,
-    )
+    holds = bool((moved <= smaller * SLACK).all())
+    return stated("smaller_smoothness", float((smaller / printed).median()), decided(holds))
 
 
 def no_adaptation() -> Finding:
@@ -262,14 +219,7 @@ def no_adaptation() -> Finding:
         p.grad = _randn(4, 4, seed=seed)
         optimizer.step()
         worst = max(worst, abs(optimizer.telemetry()["p"]["gamma_mean"] - 1))
-    return Finding(
-        "The simplified updates are DeVA with β₁ = β₂ (= β₃) = 0",
-        "DeVA-S∞ itself with these β, five gradients",
-        _verdict(worst > ROUNDING),
-        f"Γ = 1 at every step (to {worst:.0e}): V is r cᵀ itself, and nothing is adapted. The "
-        "theorems are about weights that come from elsewhere",
-        worst,
-    )
+    return stated("no_adaptation", worst, decided(worst > ROUNDING))
 
 
 def walk(*, late: bool, steps: int = 4000, paths: int = 2000) -> tuple[float, float]:
@@ -303,17 +253,8 @@ def walk(*, late: bool, steps: int = 4000, paths: int = 2000) -> tuple[float, fl
 def measurability(*, late: bool) -> Finding:
     """The weights must not know the gradient that they multiply."""
     measure, bound = walk(late=late)
-    about = (
-        "with the same weights a step late" if late else "if Γ_t may depend on ξ_t, as DeVA's does"
-    )
-    return Finding(
-        f"Vector theorem {about}",
-        "sign descent on Huber's function, γ = 1 where the sampled sign is wrong and 0.05 where it "
-        f"is right{', taken from the step before' if late else ''}",
-        _verdict(measure <= bound),
-        f"(1/T) Σ ‖∇f‖_{{1,γ}} = {measure:.4f}, bound {bound:.4f}",
-        measure / bound,
-    )
+    numbers = {"late": late, "measure": measure, "bound": bound}
+    return stated("measurability", measure / bound, decided(measure <= bound), **numbers)
 
 
 def one_path() -> Finding:
@@ -322,14 +263,8 @@ def one_path() -> Finding:
     deviation = x * math.sqrt(p / (1 - p))  # of the mean of a batch of T
     measure = (x + (x + 1 / math.sqrt(T))) / 2
     bound = (x * x / 2 + 2 * math.sqrt(T) * deviation + 0.5) / math.sqrt(T)
-    return Finding(
-        "Vector theorem as printed: no expectation on either side",
-        "½ x² from 0.1, T = 2, γ = 1; the path whose first sign is wrong, one in a hundred",
-        _verdict(measure <= bound),
-        f"{measure:.3f} > {bound:.3f} on that path: the bounds are about expectations, and those "
-        "of γ̂ and γ̂² too",
-        measure / bound,
-    )
+    verdict = decided(measure <= bound)
+    return stated("one_path", measure / bound, verdict, measure=measure, bound=bound)
 
 
 def rank_as_a_norm() -> Finding:
@@ -337,14 +272,7 @@ def rank_as_a_norm() -> Finding:
     S = _matrix((0, 1), (1, 0))
     diagonal = torch.eye(2, dtype=torch.float64) / torch.linalg.matrix_norm(S)
     found, rank = float(schatten_dual_norm(S, diagonal).square()), float(nuclear_rank(S))
-    return Finding(
-        "Example: the nuclear rank is ‖S‖²_{*,D} with a diagonal D, Dᵢᵢ = 1/‖S‖_F",
-        "S = [0 1; 1 0]",
-        _verdict(math.isclose(found, rank)),
-        f"{found:g} and not {rank:g}: D ⊙ S keeps the diagonal of S alone. The "
-        "weight 1/‖S‖_F in every entry is what it takes",
-        found,
-    )
+    return stated("rank_as_a_norm", found, decided(math.isclose(found, rank)), rank=rank)
 
 
 def corollary() -> Finding:
@@ -357,13 +285,7 @@ def corollary() -> Finding:
         bound = delta / (eta * T) + math.sqrt(r / n) * sigma + eta * L / 2
         claimed = 2 / math.sqrt(T) * math.sqrt(2 * delta * L)
         worst = max(worst, abs(bound / claimed - 1))
-    return Finding(
-        "Corollary: with its η and n_t the bound is (2/√T) √(2Δ ‖L‖_{ℓ1})",
-        "the bound at 100 random Δ, L, σ, T and r",
-        _verdict(worst < 1e-12),
-        f"relative difference {worst:.0e}",
-        worst,
-    )
+    return stated("corollary", worst, decided(worst < 1e-12))
 
 
 STATEMENTS: Final[tuple[Callable[[], Finding], ...]] = (
@@ -393,32 +315,22 @@ Key = tuple[str, Direction, Weights]
 def along(size: str, direction: Direction, weights: Weights, bound: Bound) -> Finding:
     """Whether a bound held on a trajectory."""
     ratio = bound.measure / bound.bound
-    text = f"left side {ratio:.0%} of the right"
-    if direction == "msign":
-        text += f", {bound.measure / bound.smaller:.0%} with the sharpened smoothness term"
-        text += f"; ψ ≥ {bound.least_psi:.2f} min(Γ) ‖G‖₁ at every step"
-    if weights == "current":
-        text += "; not covered by the proof, Γ being not F_{t−1}-measurable"
-    claim = f"{THEOREMS[direction]}, {WEIGHTS[weights]}"
-    computed = f"trace quadratic, {size}, sampled gradients"
-    return Finding(claim, computed, _verdict(ratio <= 1), text, ratio)
+    words = {"size": size, "theorem": THEOREMS[direction], "weights": WEIGHTS[weights]}
+    current = weights == "current"
+    return stated("along", ratio, decided(ratio <= 1), **words, bound=bound, current=current)
 
 
 def adapted(direction: Direction, bounds: Mapping[Key, Bound]) -> Finding:
     """What DeVA's Γ does to ‖L‖_{1,Γ̂²}: by its size, and by being small where L is large."""
     alike, unlike = (bounds[size, direction, "previous"] for size in (ALIKE, UNLIKE))
-    prose = bounds[UNLIKE, direction, "inverse root"]
-    return Finding(
-        f"{THEOREMS[direction]}: adaptation lowers ‖L‖_{{1,Γ̂²}}, the more so where the Hessian is "
-        "heterogeneous",
-        "the term over that of Γ = 1; and the same for weights of mean square 1, which is below 1 "
-        "only if Γ is small where L is large",
-        "holds in part",
-        f"{alike.shrunk:.2f} homogeneous, {unlike.shrunk:.2f} heterogeneous: lower in both, as "
-        "Γ is small as a whole, which lowers the left side too. At mean square 1: "
-        f"{alike.aligned:.2f} and {unlike.aligned:.2f}; with Γ = EMA[G²]^(−1/2), which the paper's "
-        f"text has in mind, {prose.aligned:.3f}",
+    return stated(
+        "adapted",
         unlike.aligned,
+        "holds in part",
+        theorem=THEOREMS[direction],
+        alike=alike,
+        unlike=unlike,
+        inverse_root=bounds[UNLIKE, direction, "inverse root"],
     )
 
 
@@ -440,15 +352,6 @@ def compute(settings: Mapping[str, Any], say: Say) -> dict[str, Any]:
 
 def show(results: Mapping[str, Any], folder: Path) -> Shown:
     """The findings as a table, and the verdict in words."""
-    rows = [Finding(**row) for row in results["findings"]]
-    bounds = [f for f in rows if f.computed.startswith("trace quadratic")]
-    broken = [f for f in rows if f.verdict == "does not hold"]
-    low, high = min(f.value for f in bounds), max(f.value for f in bounds)
-    return shown(
-        rows,
-        verdict="holds in part: the proposition, the theorem on coordinates and the corollary "
-        f"hold; both convergence bounds held on {holding(bounds)} of {len(bounds)} trajectories, "
-        f"their left side {low:.0%} to {high:.0%} of the right",
-        why=f"The authors' own proofs: {len(broken)} of {len(rows)} statements fail as printed, "
-        "each on an example that its row gives, and docs/decisions.md has the repairs.",
-    )
+    found = {str(index): Finding(**row) for index, row in enumerate(results["findings"])}
+    bounds = [each for each in found.values() if each.computed.startswith("trace quadratic")]
+    return shown("theory", found, bounds=bounds)

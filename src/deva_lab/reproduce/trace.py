@@ -8,9 +8,11 @@ square, A the symmetric root, Muon at five times that scale, no update at the fi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import torch
@@ -23,10 +25,11 @@ from deva_optim.core.bases import project
 from .. import quadratic
 from ..quadratic import Sampled, hessian
 from ..render import figures as palette
-from ..render import markdown_table
 from ..render.figures import GREY, draw, draw_curves
 from ..results import Curve
-from .experiment import Say, Shown, one_thread
+from .experiment import Say, Shown, one_thread, shown
+from .losses import legend_below
+from .measures import Finding, decided
 from .quantities import linf_dual_norm, linf_snr, schatten_dual_norm, spectral_snr
 from .theory import power
 
@@ -43,24 +46,19 @@ RECORD_EVERY: Final = 10  # as often as bases are renewed; it is done halfway be
 BETA2: Final = 0.99
 
 
-def _deva(params: list[Tensor], lr: float, loss: Loss) -> Optimizer:
-    first = loss == "published"
-    return do.DeVASinf(params, lr, (0.0, BETA2, BETA2), weight_decay=0.0, skip_first=first)
-
-
-def _muon(params: list[Tensor], lr: float, loss: Loss) -> Optimizer:
-    return do.Muon(params, 5 * lr if loss == "published" else lr, weight_decay=0.0, momentum=0.0)
-
-
 METHODS: Final[dict[str, Callable[[list[Tensor], float, Loss], Optimizer]]] = {
     "sgd": lambda p, lr, loss: torch.optim.SGD(p, lr * 1e-3),  # deterministic: GD
     "signum": lambda p, lr, loss: do.Signum(p, lr, momentum=0.0, weight_decay=0.0),
     "adamw": lambda p, lr, loss: do.AdamW(p, lr, (0.0, BETA2), weight_decay=0.0),
-    "muon": _muon,
+    "muon": lambda p, lr, loss: do.Muon(
+        p, 5 * lr if loss == "published" else lr, weight_decay=0.0, momentum=0.0
+    ),
     "soap": lambda p, lr, loss: do.SOAP(p, lr, (0.0, BETA2, BETA2), weight_decay=0.0),
     "adamuon": lambda p, lr, loss: do.AdaMuon(p, lr, (0.0, BETA2), weight_decay=0.0),
     "devalinf": lambda p, lr, loss: do.DeVALinf(p, lr, (0.0, BETA2), weight_decay=0.0),
-    "devasinf": _deva,
+    "devasinf": lambda p, lr, loss: do.DeVASinf(
+        p, lr, (0.0, BETA2, BETA2), weight_decay=0.0, skip_first=loss == "published"
+    ),
 }
 ADAPTED: Final = ("devalinf", "devasinf")
 NAMES: Final = {**palette.NAMES, "sgd": "GD", "signum": "SignSGD", "adamw": "Adam"}
@@ -69,39 +67,29 @@ NAMES: Final = {**palette.NAMES, "sgd": "GD", "signum": "SignSGD", "adamw": "Ada
 # Computed -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Setting:
-    """One curve: a method on one of the problems."""
-
-    method: str
-    size: str
-    loss: Loss
-    seeds: int = 100
-    steps: int = 400
-    batch: int = 3
-    lr: float = 0.1
-
-    def problem(self) -> Sampled:
-        """The quadratics of all seeds; methods see the same rows."""
-        H = torch.stack([hessian(self.size, seed) for seed in range(self.seeds)])
-        A = torch.linalg.cholesky(H).mT if self.loss == "squared" else power(H, 0.5)
-        return Sampled(H.float(), A.float(), n=self.batch, seed=0)
+def problem_of(size: str, loss: Loss, *, seeds: int, batch: int = 3) -> Sampled:
+    """The quadratics of all seeds; methods see the same rows."""
+    H = torch.stack([hessian(size, seed) for seed in range(seeds)])
+    A = torch.linalg.cholesky(H).mT if loss == "squared" else power(H, 0.5)
+    return Sampled(H.float(), A.float(), n=batch, seed=0)
 
 
-def run(setting: Setting) -> dict[str, Any]:
+def run(
+    method: str, size: str, loss: Loss, *, seeds: int, steps: int, batch: int = 3, lr: float = 0.1
+) -> dict[str, Any]:
     """Quartiles over the seeds of f, and of ‖H‖_{1,Γ} / ‖H‖₁ where Γ is DeVA's."""
-    problem, method = setting.problem(), setting.method
-    X = torch.nn.Parameter(problem.start(setting.seeds, 9, 9))
-    optimizer = METHODS[method]([X], setting.lr, setting.loss)
+    problem = problem_of(size, loss, seeds=seeds, batch=batch)
+    X = torch.nn.Parameter(problem.start(seeds, 9, 9))
+    optimizer = METHODS[method]([X], lr, loss)
     rates = [group["lr"] for group in optimizer.param_groups]
     values, norms = [problem.value(X.detach())], []
-    for step in range(setting.steps):
+    for step in range(steps):
         if method == "sgd":
             X.grad = problem.H @ X.detach()
         else:
-            X.grad = problem.sample(X.detach(), squared=setting.loss == "squared")
+            X.grad = problem.sample(X.detach(), squared=loss == "squared")
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
-                group["lr"] = rate * schedule(step, setting.steps)
+                group["lr"] = rate * schedule(step, steps)
         optimizer.step()
         values.append(problem.value(X.detach()))
         if method in ADAPTED and step % RECORD_EVERY == RECORD_EVERY // 2:
@@ -134,20 +122,17 @@ def _quartiles(values: list[Tensor]) -> list[list[float]]:
 @one_thread()
 def compute(settings: Mapping[str, Any], say: Say) -> dict[str, Any]:
     """Every curve: loss → problem → method → quartiles; and what other rates give."""
-    sizes = {key: settings[key] for key in ("seeds", "steps", "batch", "lr")}
+    lr, factors = settings["lr"], settings["factors"]
+    sizes = {key: settings[key] for key in ("seeds", "steps", "batch")}
     found: dict[str, Any] = {}
     for loss in ABOUT:
-        found[loss] = {"factors": list(settings["factors"])}
+        found[loss] = {"factors": list(factors)}
         for size in SIZES:
-            found[loss][size] = {m: run(Setting(m, size, loss, **sizes)) for m in METHODS}
+            found[loss][size] = {m: run(m, size, loss, lr=lr, **sizes) for m in METHODS}
             say(f"{loss} loss, {size}: {len(METHODS)} methods")
-        usual = Setting("muon", UNLIKE, loss, **sizes)
         found[loss]["rates"] = {
-            method: [
-                run(replace(usual, method=method, lr=factor * usual.lr))["loss"][1][-1]
-                for factor in settings["factors"]
-            ]
-            for method in ("muon", "devasinf")
+            m: [run(m, UNLIKE, loss, lr=k * lr, **sizes)["loss"][1][-1] for k in factors]
+            for m in ("muon", "devasinf")
         }
     return found
 
@@ -155,76 +140,50 @@ def compute(settings: Mapping[str, Any], say: Say) -> dict[str, Any]:
 # Shown --------------------------------------------------------------------------------------------
 
 Curves = Mapping[str, Any]  # problem → method → "loss" or "norm" → quartiles → times
-Claim = tuple[str, bool, str]  # what the paper says, whether it holds here, the numbers
 DRAWN_EVERY: Final = 10  # steps: all of them would make a figure of half a megabyte
 LOWEST: Final = 1e-6  # of the axis: below it float32 has nothing to say about f
 
 
 def show(results: Mapping[str, Any], folder: Path) -> Shown:
     """The table and the claims for both settings, and a figure for each."""
-    text, figures = list[str](), list[Path]()
-    for loss, about in ABOUT.items():
-        curves = results[loss]
-        told = [
-            (claim, "holds" if ok else "does not hold", how) for claim, ok, how in claims(curves)
-        ]
-        rates = [(NAMES[m], *(f"{end:.2g}" for end in ends)) for m, ends in curves["rates"].items()]
-        factors = tuple(f"× {factor:g}" for factor in curves["factors"])
-        text += [
-            f"## {loss}: {about}",
-            _ends(curves),
-            markdown_table(("the paper", "here", "median of f at the end, or ‖H‖₁,Γ / ‖H‖₁"), told),
-            # how Muon and DeVA-S∞ compare over learning rates, which the paper does not ask
-            markdown_table(("heterogeneous, f at the end, rate", *factors), rates),
-        ]
-        figures += draw(folder, f"fig-trace-{loss}", (8.4, 6.2), partial(_fill, curves))
-    return Shown("\n\n".join(text), verdict(results), tuple(figures), why=why(results))
-
-
-def why(results: Mapping[str, Any]) -> str:
-    """Which claims fail, in which of the two settings; both are the authors'."""
-    told = []
-    for loss in ABOUT:
-        broken = [claim for claim, holds, _ in claims(results[loss]) if not holds]
-        which = f" ({'; '.join(broken)})" if broken else ""
-        told.append(f"{len(broken) or 'none'} of the claims fail with the {loss} loss{which}")
-    return f"The authors' own setting: {' and '.join(told)}."
-
-
-def verdict(results: Mapping[str, Any]) -> str:
-    """How many of the paper's claims hold in each setting, and whether they hold at other rates."""
-    held = {loss: [holds for _, holds, _ in claims(results[loss])] for loss in ABOUT}
-    every = [holds for each in held.values() for holds in each]
-    word = "holds" if all(every) else "holds in part" if any(every) else "does not hold"
-    counts = (f"{sum(h)} of {len(h)} claims hold with the {loss} loss" for loss, h in held.items())
+    found = {loss: claims(results[loss]) for loss in ABOUT}
+    figures = [
+        draw(folder, f"fig-trace-{loss}", (8.4, 6.2), partial(_fill, results[loss]))
+        for loss in ABOUT
+    ]
     best = [{m: min(ends) for m, ends in results[loss]["rates"].items()} for loss in ABOUT]
-    ahead = sum(each["devasinf"] < each["muon"] for each in best)
-    return (
-        f"{word} at the paper's learning rate: {', '.join(counts)}; with a best rate for each, "
-        f"DeVA-S∞ ends below Muon in {ahead} of {len(ABOUT)} settings"
+    return shown(
+        "fig-trace",
+        {f"{loss}: {each.claim}": each for loss, own in found.items() for each in own},
+        tuple(chain(*figures)),
+        settings=[(loss, about, results[loss], found[loss]) for loss, about in ABOUT.items()],
+        methods={method: NAMES[method] for method in METHODS},
+        sizes=SIZES,
+        ahead=sum(each["devasinf"] < each["muon"] for each in best),
     )
 
 
-def claims(curves: Curves) -> list[Claim]:
-    """What the paper says of its figure."""
+def claims(curves: Curves) -> list[Finding]:
+    """What the paper says of its figure, and the medians of f at the end, or of the norms."""
 
     def last(size: str, method: str) -> float:
         return float(curves[size][method]["loss"][1][-1])
 
-    def below(one: str, other: str) -> Claim:
+    def below(one: str, other: str) -> Finding:
         a, b = last(UNLIKE, one), last(UNLIKE, other)
         claim = f"heterogeneous: {NAMES[one]} ends below {NAMES[other]}"
-        return claim, a < b, f"{a:.2g} against {b:.2g}"
+        return Finding(decided(a < b), f"{a:.2g} against {b:.2g}", a / b, claim)
 
-    def similar(claim: str, method: str) -> Claim:
+    def similar(claim: str, method: str) -> Finding:
         a, b = last(ALIKE, method), last(UNLIKE, method)
-        return claim, 1 / 3 < a / b < 3, f"{a:.2g} homogeneous, {b:.2g} heterogeneous"
+        how = f"{a:.2g} homogeneous, {b:.2g} heterogeneous"
+        return Finding(decided(1 / 3 < a / b < 3), how, a / b, claim)
 
-    def lower(method: str) -> Claim:
-        norms = (curves[size][method]["norm"][1] for size in SIZES)
-        a, b = (float(sum(times) / len(times)) for times in norms)
+    def lower(method: str) -> Finding:
+        a, b = (fmean(curves[size][method]["norm"][1]) for size in SIZES)
         claim = f"‖H‖₁,Γ of {NAMES[method]} falls, more where heterogeneous"
-        return claim, b < a < 1, f"mean {a:.2f} homogeneous, {b:.2f} heterogeneous"
+        how = f"mean {a:.2f} homogeneous, {b:.2f} heterogeneous"
+        return Finding(decided(b < a < 1), how, b / a, claim)
 
     return [
         similar("GD is much the same on both problems", "sgd"),
@@ -235,16 +194,6 @@ def claims(curves: Curves) -> list[Claim]:
         lower("devalinf"),
         lower("devasinf"),
     ]
-
-
-def _ends(curves: Curves) -> str:
-    """Where every method ends on both problems."""
-    rows = []
-    for method in METHODS:
-        ends = [[times[-1] for times in curves[size][method]["loss"]] for size in SIZES]
-        cells = [f"{middle:.2g} ({low:.2g} … {high:.2g})" for low, middle, high in ends]
-        rows.append((NAMES[method], *cells))
-    return markdown_table(("f at the end: median (quartiles)", *SIZES), rows)
 
 
 def _fill(curves: Curves, figure: Figure) -> None:
@@ -272,8 +221,7 @@ def _fill(curves: Curves, figure: Figure) -> None:
         losses.lines[list(METHODS).index("adamw")].set_zorder(4)
     above[0].set_ylabel(r"$f(X) = \frac{1}{2}\,\mathrm{tr}(X^T H X)$")
     below[0].set_ylabel(r"$\|H\|_{1,\Gamma}\;/\;\|H\|_1$")
-    handles, labels = above[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=8, frameon=False)
+    legend_below(figure, above[0], columns=8)
 
 
 def _curve(quartiles: list[list[float]], steps: Sequence[float], every: int = 1) -> Curve:
