@@ -7,56 +7,46 @@ back. All ranks see the same norms of the gradients, and so they decide alike.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.distributed import ProcessGroup
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from ..core.balance import first_phases, step_cost
-from ..core.batch import Batch, Item, batches, item
-from ..core.gradients import check_gradient, choose_units_, screen_known
+from ..core.batch import Batch, batches, item
+from ..core.gradients import SkipLog, check_gradient, choose_units_, screen_known
 from ..core.linalg import norms, scalar_dtype
 from ..core.matrices import Part, whole
 from ..core.parameters import Reading
-from ..core.skips import SkipLog
 from ..core.step import decay_
-from .checkpoint import State, check_origin, load_state_, own_block, saved_state
-from .owners import Owners
+from ..local import Local, State, local_tensor
+from ..options import Ranks
+from .checkpoint import check_origin, load_state_, own_block, saved_state
 from .pipeline import WorkItem, overlapped, rounds
-from .placement import Block, RankGroup, local
+from .placement import Block, Owners, RankGroup
 
 T = TypeVar("T")
 Grads = Mapping[Tensor, Tensor | None]  # for each parameter this rank's block of its gradient
 
 
-class Distributed:
+class Distributed(Local):
     """The parameters of an optimizer that several ranks share.
 
-    It answers what `deva_optim.local.Strategy` asks, and takes the arguments of `Local`. All ranks
-    that share parameters must call the same methods in the same order.
+    All ranks that share parameters must call the same methods in the same order.
     """
 
-    def __init__(
-        self, process_group: ProcessGroup | DeviceMesh | None, wire_dtype: torch.dtype | None
-    ) -> None:
+    def __init__(self, process_group: Ranks, wire_dtype: torch.dtype | None) -> None:
+        super().__init__(process_group, wire_dtype)
         self._owners = Owners(process_group)
-        self._wire_dtype = wire_dtype
+        self.shared = self._owners.placements.keys()
 
-    @property
-    def shared(self) -> Collection[Tensor]:
-        """The parameters that several ranks share."""
-        return self._owners.placements.keys()
-
-    def add(self, params: Iterable[Tensor]) -> Distributed:
+    def add(self, params: Iterable[Tensor]) -> None:
         """Find out which of these parameters are shared, and how."""
         for param in params:
             if param not in self.shared:
                 self._owners.add(param)
-        return self
 
     def batches(self, readings: list[Reading], state: State, skips: SkipLog) -> Iterator[Batch]:
         """The batches that this rank advances; the weights it owns are sent to the other ranks."""
@@ -78,8 +68,8 @@ class Distributed:
         items = [x for x in items if id(x.item) in kept]
         vectors = self._vectors([x for x in items if x.owner < 0])
         matrices = [x for x in items if x.owner >= 0]
-        travelling = rounds(self._owners.groups, matrices, self._wire_dtype)
-        yield from overlapped(travelling, _arrived, meanwhile=vectors)
+        travelling = rounds(self._owners.groups, matrices, self.wire_dtype)
+        yield from overlapped(travelling, meanwhile=vectors)
 
     def squared_norms(self, readings: list[Reading]) -> dict[Tensor, float]:
         """The squared norm of every gradient that any rank has."""
@@ -136,9 +126,13 @@ class Distributed:
                 )
         return {r.param: sizes[r.param] for r in params if counts[r.param]}
 
-    def _work_item(self, r: Reading, grads: Grads, state: State, phase: int) -> WorkItem[Item]:
+    def _work_item(self, r: Reading, grads: Grads, state: State, phase: int) -> WorkItem:
         """What a step works on: this rank's blocks of gradient and weight, and their state."""
-        X, placement, values = local(r.param), self._owners.placements[r.param], state[r.param]
+        X, placement, values = (
+            local_tensor(r.param),
+            self._owners.placements[r.param],
+            state[r.param],
+        )
         owner, parts, like = self._owners.owner_of.get(r.param, -1), r.parts, X
         grad = grads[r.param]
         if grad is None:
@@ -158,7 +152,7 @@ class Distributed:
         exact = r.group["ema_rate"] is not None
         return WorkItem(found, placement, owner, found.grad, X, exact=exact)
 
-    def _vectors(self, items: list[WorkItem[Item]]) -> Iterator[Batch]:
+    def _vectors(self, items: list[WorkItem]) -> Iterator[Batch]:
         """The batches of vectors; an ε that is relative to a mean is told that over all ranks."""
         apart = []
         for x in items:
@@ -172,7 +166,7 @@ class Distributed:
             b.mean = torch.stack([means[e.param] for e in b.items]).to(b.dtype)
             yield b
 
-    def _means(self, items: list[WorkItem[Item]]) -> dict[Tensor, Tensor]:
+    def _means(self, items: list[WorkItem]) -> dict[Tensor, Tensor]:
         """For this rank's block of each weight the mean that V will have after this step."""
         found = {
             e.param: total
@@ -209,13 +203,6 @@ def _within(part: Part, block: Block) -> Part:
     return part._replace(start=start - here.start, length=stop - start)
 
 
-def _arrived(items: list[Item]) -> Iterator[Batch]:
-    """The batches of matrices that have arrived on their owner."""
-    for e in items:
-        choose_units_(e)
-    return batches(items)
-
-
 def _local_gradient(r: Reading) -> Tensor | None:
     """This rank's block of a gradient, which is first placed as its parameter if it was not."""
     param, grad = r.param, r.param.grad
@@ -233,7 +220,7 @@ def _sums(group: RankGroup, params: list[Reading], grads: Grads) -> list[list[fl
     """For each parameter how many ranks have a gradient, and the sum of its squares over them."""
     if not params:
         return []
-    device = local(params[0].param).device
+    device = local_tensor(params[0].param).device
     table = torch.zeros(len(params), 2, dtype=scalar_dtype(device), device=device)
     for dtype in (torch.float32, torch.float64):
         found = {
