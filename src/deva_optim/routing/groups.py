@@ -8,10 +8,16 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .blocks import layer_scales
 from .layouts import layout_options, matrices
-from .modules import ModelParameter, model_parameters, without_numbers
-from .overrides import GROUP_OPTIONS, Matcher, Setting, match_overrides, match_splits
+from .modules import ModelParameter, model_parameters, tensor_of, without_numbers
+from .overrides import (
+    GROUP_OPTIONS,
+    Matcher,
+    Setting,
+    layer_scales,
+    match_overrides,
+    match_splits,
+)
 from .rules import role_options
 
 
@@ -217,7 +223,7 @@ def _header(group: Mapping[str, Any], number: int) -> str:
     hidden = "split_dim" if group.get("split") is None else None
     keys = [key for key in GROUP_OPTIONS if key != hidden and group.get(key) is not None]
     options = ", ".join(f"{key} {group[key]}" for key in keys)
-    tensors = [param[1] if isinstance(param, tuple) else param for param in group["params"]]
+    tensors = list(map(tensor_of, group["params"]))
     plural, elements = "s" if len(tensors) != 1 else "", sum(tensor.numel() for tensor in tensors)
     size = f"{len(tensors)} tensor{plural}, {elements:,} elements"
     return f"{group.get('name', f'group {number}')}: " + "; ".join(filter(None, [options, size]))

@@ -172,8 +172,7 @@ def _attention_layouts(p: ModelParameter) -> Iterator[tuple[Split, str]]:
     parent: Any = p.parent
     layers = {f"{cls.__name__}.{p.layer_name}" for cls in type(parent).__mro__}
     if layers & PER_HEAD:
-        names = ("head_dim", "head_size", "attention_head_size")
-        size = next((getattr(parent, name) for name in names if hasattr(parent, name)), 0)
+        size = _first_number(parent, ("head_dim", "head_size", "attention_head_size"))
         yield p.shape[0] // size if size else None, "query, key, value of each head"
     if layers & GROUPED_QUERY:
         keys = parent.num_key_value_heads * parent.head_dim
