@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from .core.directions import JORDAN, MSIGN_KINDS
-from .core.matrices import Layout, parts
+from .core.matrices import Layout, matrices
 from .core.methods import ELEMENTWISE, METHODS, VARIANTS, method_of
 from .core.state import DTYPES
 
@@ -410,12 +410,4 @@ def check_parameter(param: Tensor, name: str, group: Mapping[str, Any]) -> None:
             raise TypeError(f"{name} must be a floating-point tensor, got {param.dtype}")
         if param.numel() == 0:
             raise ValueError(f"{name} has no elements (shape {tuple(param.shape)}); leave it out")
-    try:
-        found = parts(tuple(param.shape), group["layout"], group["split"], group["split_dim"])
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
-    if group["role"] == "matrix" and not found:
-        raise ValueError(
-            f"{name} is not a matrix (shape {tuple(param.shape)}), but its group has "
-            "role='matrix'; use 'vector' or 'auto'"
-        )
+    matrices(tuple(param.shape), group, name)

@@ -8,9 +8,10 @@ equal sizes, because only equal sizes form a batch.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import lru_cache
 from itertools import groupby
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -71,6 +72,27 @@ class Part(NamedTuple):
 def whole(shape: tuple[int, ...]) -> Part:
     """A parameter of any shape taken as it is, for the elementwise methods."""
     return Part(0, 0, -1, shape)
+
+
+def matrices(
+    shape: tuple[int, ...], group: Mapping[str, Any], name: str = "a parameter"
+) -> tuple[Part, ...]:
+    """The parts of a parameter in a group with these options; none if it is read as a vector."""
+    role, split = group.get("role"), group.get("split")
+    if role == "vector":
+        return ()
+    split = tuple(split) if isinstance(split, list) else split
+    try:
+        found = parts(shape, group.get("layout", "auto"), split, group.get("split_dim", -2))
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    if role == "matrix" and not found:
+        raise ValueError(
+            f"{name} of shape {shape} cannot have the role 'matrix', which takes at least 2 rows "
+            "and 2 columns; use 'vector' or 'auto', or split it into fewer parts. If something has "
+            "put a flattened tensor in its place, as FSDP1 and ZeRO do, use FSDP2 instead"
+        )
+    return found
 
 
 @lru_cache(maxsize=4096)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .linalg import compute_dtype
-from .matrices import Part, parts, whole
+from .matrices import Part, matrices, whole
 from .methods import METHODS, Method, method_of
 
 STRUCTURE: Final = (
@@ -68,26 +68,20 @@ def read(groups: list[dict[str, Any]], methods: Mapping[str, Method] = METHODS) 
         for p, name in zip(group["params"], _names(group, i), strict=True)
     )
     return [
-        Reading(place, group, p, name, *_read(p, group, methods))
+        Reading(place, group, p, name, *_read(p, group, name, methods))
         for place, (group, p, name) in enumerate(members)
     ]
 
 
 def _read(
-    param: Tensor, group: dict[str, Any], methods: Mapping[str, Method]
+    param: Tensor, group: dict[str, Any], name: str, methods: Mapping[str, Method]
 ) -> tuple[Method, tuple[Part, ...], bool]:
     """The method for a parameter, the parts it is read as, and whether that is for the rest."""
     method, shape = method_of(group, methods), tuple(param.shape)
     if method.vector is None:
         return method, (whole(shape),), False
-    pieces = parts(shape, group["layout"], group["split"], group["split_dim"])
-    if pieces and group["role"] != "vector":
+    if pieces := matrices(shape, group, name):
         return method, pieces, False
-    if group["role"] == "matrix":  # it was one when its group was added
-        raise ValueError(
-            f"a parameter of shape {shape} is in a group of matrices; if something has put a "
-            "flattened one in the place of yours, as FSDP1 and ZeRO do, use FSDP2 instead"
-        )
     return methods[group["rest"]], (whole(shape),), True
 
 

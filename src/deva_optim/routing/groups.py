@@ -8,7 +8,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .layouts import layout_options, matrices
+from ..core.matrices import matrices
+from .layouts import layout_options
 from .modules import ModelParameter, model_parameters, tensor_of, without_numbers
 from .overrides import (
     GROUP_OPTIONS,
@@ -121,11 +122,7 @@ def grouped(routes: Routes) -> list[dict[str, Any]]:
     groups: dict[str, dict[str, Any]] = {}
     for p, (options, reason) in routes.items():
         name = p.names[0] or "a parameter"
-        if not _matrices_text(p.shape, options, name) and options["role"] == "matrix":
-            raise ValueError(
-                f"{name} of shape {p.shape} cannot have the role 'matrix', which takes at least 2 "
-                "rows and 2 columns; leave it out of the override, or split it into fewer parts"
-            )
+        matrices(p.shape, options, name)  # or an error that says what does not fit
         key = repr(sorted(options.items()))
         group = groups.setdefault(key, {"params": [], "name": _group_name(options), **options})
         pair = NamedParameter((name, p.tensor))
@@ -205,15 +202,6 @@ def _group_name(options: Mapping[str, Any]) -> str:
     return ", ".join(words)
 
 
-def _matrices_text(shape: tuple[int, ...], options: Mapping[str, Any], name: str) -> str:
-    """The matrices that the optimizer sees in a parameter, as "3 × (768, 768)"; "" if none."""
-    try:
-        found = matrices(shape, options)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
-    return " + ".join(_times(part.matrices, part.shape[-2:]) for part in found)
-
-
 def _times(count: int, shape: tuple[int, ...]) -> str:
     return f"{count} × {shape}" if count > 1 else f"{shape}"
 
@@ -239,7 +227,8 @@ def _rows(group: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
         lines.setdefault(kind, []).append(name)
     rows = []
     for (_, shape, reason), alike in lines.items():
-        found = _matrices_text(shape, group, alike[0])
+        parts = matrices(shape, group, alike[0])
+        found = " + ".join(_times(part.matrices, part.shape[-2:]) for part in parts)
         text = f"as {found}" if found else "elementwise"
         rows += [(name, _times(count, shape), text, reason) for name, count in _merged(alike)]
     return rows

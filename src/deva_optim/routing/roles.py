@@ -14,9 +14,9 @@ from typing import Any, Final, get_args
 
 from torch import Tensor
 
+from ..core.matrices import matrices
 from ..options import DEFAULTS, Rest, nearest
 from .groups import grouped, routes
-from .layouts import matrices
 from .modules import tensor_of
 from .rules import KINDS
 
