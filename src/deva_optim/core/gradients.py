@@ -32,39 +32,33 @@ def check_gradient(grad: Tensor, name: str) -> None:
         raise RuntimeError(f"the gradient of {name} is complex, which is not supported")
 
 
-def screen(items: list[Item], skips: SkipLog) -> tuple[list[Item], list[Item]]:
+def screen(
+    items: list[Item], skips: SkipLog, known: Tensor | None = None
+) -> tuple[list[Item], list[Item]]:
     """The items that are updated in this step, and those that rest: weight decay alone moves them.
 
-    Their units and counts of steps are brought up to date.
+    Their units and counts of steps are brought up to date. Where the host knows the norms already,
+    as ranks do, units are left as they are.
     """
     too_large = skips.report() if skips.copies else set()
-    kinds: dict[tuple[torch.dtype, torch.device], list[Item]] = {}
-    for e in items:
-        dtype = torch.float64 if e.grad.dtype == torch.float64 else torch.float32
-        kinds.setdefault((dtype, e.grad.device), []).append(e)
-    sizes: list[Tensor] = []
-    for (dtype, _), some in kinds.items():
-        sizes.append(norms([e.grad for e in some], dtype))
-    _raise_if_asked(kinds.values(), sizes)
+    kinds, sizes = [items], [] if known is None else [known]
+    if known is None:
+        alike: dict[tuple[torch.dtype, torch.device], list[Item]] = {}
+        for e in items:
+            dtype = torch.float64 if e.grad.dtype == torch.float64 else torch.float32
+            alike.setdefault((dtype, e.grad.device), []).append(e)
+        kinds = list(alike.values())
+        for (dtype, _), some in alike.items():
+            sizes.append(norms([e.grad for e in some], dtype))
+    _raise_if_asked(kinds, sizes)
     updated: list[Item] = []
     resting: list[Item] = []
-    for some, size in zip(kinds.values(), sizes, strict=True):
-        if linalg.host_sees(size.device):
-            _screen_on_host(some, size, skips, updated, resting)
+    for some, size in zip(kinds, sizes, strict=True):
+        if known is not None or linalg.host_sees(size.device):
+            _screen_on_host(some, size, skips, updated, resting, units=known is None)
         else:
             _screen_on_device(some, size, skips, too_large)
             updated += some
-    return updated, resting
-
-
-def screen_known(items: list[Item], sizes: Tensor, skips: SkipLog) -> tuple[list[Item], list[Item]]:
-    """The same where the host has the norms already; units are left as they are."""
-    if skips.copies:
-        skips.report()
-    _raise_if_asked([items], [sizes])
-    updated: list[Item] = []
-    resting: list[Item] = []
-    _screen_on_host(items, sizes, skips, updated, resting, units=False)
     return updated, resting
 
 
@@ -86,7 +80,7 @@ def _screen_on_host(
     updated: list[Item],
     resting: list[Item],
     *,
-    units: bool = True,
+    units: bool,
 ) -> None:
     counts, skipped = [], []
     for e, size in zip(items, sizes.tolist(), strict=True):

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 
 from ..core.balance import first_phases, step_cost
 from ..core.batch import Batch, batches, item
-from ..core.gradients import SkipLog, check_gradient, choose_units_, screen_known
+from ..core.gradients import SkipLog, check_gradient, choose_units_, screen
 from ..core.linalg import norms, scalar_dtype
 from ..core.matrices import Part, whole
 from ..core.parameters import Reading
@@ -58,7 +58,7 @@ class Distributed(Local):
         phase = first_phases(readings) if any(not state[r.param] for r in present) else {}
         items = [self._work_item(r, grads, state, phase.get(r.param, 0)) for r in present]
         seen = torch.tensor(list(sizes.values()), dtype=torch.float64)
-        updated, resting = screen_known([x.item for x in items], seen, skips)
+        updated, resting = screen([x.item for x in items], skips, known=seen)
         kept, decayed = {id(e) for e in updated}, {id(e) for e in resting}
         for x in items:
             if id(x.item) in decayed:
