@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections import Counter
-from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -50,7 +49,13 @@ def screen(
         kinds = list(alike.values())
         for (dtype, _), some in alike.items():
             sizes.append(norms([e.grad for e in some], dtype))
-    _raise_if_asked(kinds, sizes)
+    for some, size in zip(kinds, sizes, strict=True):
+        for i, e in enumerate(some):
+            if e.reading.group["nonfinite"] == "raise" and not math.isfinite(size[i]):
+                raise FloatingPointError(
+                    f"the gradient of {e.reading.name} is not finite; nothing has been changed. "
+                    "Use nonfinite='skip' to leave such steps out."
+                )
     updated: list[Item] = []
     resting: list[Item] = []
     for some, size in zip(kinds, sizes, strict=True):
@@ -60,17 +65,6 @@ def screen(
             _screen_on_device(some, size, skips, too_large)
             updated += some
     return updated, resting
-
-
-def _raise_if_asked(kinds: Iterable[list[Item]], sizes: Iterable[Tensor]) -> None:
-    """Raise an error for a gradient that is not finite, before anything is changed."""
-    for items, size in zip(kinds, sizes, strict=True):
-        for i, e in enumerate(items):
-            if e.reading.group["nonfinite"] == "raise" and not math.isfinite(size[i]):
-                raise FloatingPointError(
-                    f"the gradient of {e.reading.name} is not finite; nothing has been changed. "
-                    "Use nonfinite='skip' to leave such steps out."
-                )
 
 
 def _screen_on_host(
@@ -112,10 +106,16 @@ def _screen_on_device(
     items: list[Item], sizes: Tensor, skips: SkipLog, too_large: set[str]
 ) -> None:
     """All answers at once, since each question about a single item would be a kernel of its own."""
+    # An item is settled if it is one matrix, or none, whose units are not in question. From its
+    # limit on a gradient is too large for them, or not finite.
+    settled, limits = [], []
     for e in items:
         e.overflowed = e.reading.name in too_large
-    settled = [_has_settled(e) for e in items]
-    usable = sizes < _limits(items, settled, sizes)
+        asked = not e.reading.is_one or e.overflowed or e.waiting
+        unit = UNSET if asked else int(e.state["exponent"])
+        settled.append(unit != UNSET)
+        limits.append(LARGEST_SIZE[e.reading.range] * 2.0**unit if unit != UNSET else math.inf)
+    usable = sizes < _one_or_all(limits, sizes)
     nonzero = sizes >= _one_or_all([torch.finfo(e.reading.dtype).tiny for e in items], sizes)
     for i, e in enumerate(items):
         e.size, e.finite = sizes[i], usable[i]
@@ -144,22 +144,6 @@ def _screen_on_device(
         taken.append(torch.zeros_like(counted) if skipped_first else counted)
         e.counted = taken[-1]
     torch._foreach_add_(steps, list(torch.stack(taken).to(steps[0].dtype).unbind()))
-
-
-def _has_settled(e: Item) -> bool:
-    """Whether an item is one matrix, or none, whose units are not in question."""
-    if not e.reading.is_one or e.overflowed or e.waiting:
-        return False
-    return int(e.state["exponent"]) != UNSET
-
-
-def _limits(items: list[Item], settled: list[bool], like: Tensor) -> Number:
-    """The sizes from which on gradients are too large for their units, or not finite."""
-    found = [
-        LARGEST_SIZE[e.reading.range] * 2.0 ** int(e.state["exponent"]) if has_units else math.inf
-        for e, has_units in zip(items, settled, strict=True)
-    ]
-    return _one_or_all(found, like)
 
 
 def _one_or_all(numbers: list[float], like: Tensor) -> Number:
@@ -216,7 +200,11 @@ def choose_units_(e: Item) -> None:
             held |= (old == UNSET) & (not starts)  # a reloaded run knows of no overflow, either
             new = torch.where(held, old, exponents_of(seen, reading.dtype, reading.range))
             if not torch.equal(old, new) and bool((old != UNSET).any()):  # else there is no state
-                _change_units_(e, i, old - new)
+                suffix, adaptation = reading.suffixes[i], reading.method.adaptation
+                variance = adaptation is None or adaptation.source != "direction"
+                change = (old - new).to(e.param.device)
+                rescale_(e.state, e.parts[i], suffix, change, variance=variance)
+                e.renews |= f"root_left{suffix}" in e.state or f"root_right{suffix}" in e.state
         e.begun.append(old != UNSET)
         e.nonzero.append(None if on_host and bool((sizes >= tiny).all()) else sizes >= tiny)
         e.scaled |= is_scaled(new)
@@ -232,14 +220,6 @@ def _sizes(e: Item, index: int) -> Tensor:
     if not e.reading.is_one:
         return matrix_norms(e.parts[index].fold(e.grad))
     return e.size if isinstance(e.size, Tensor) else torch.tensor(e.size, dtype=torch.float64)
-
-
-def _change_units_(e: Item, index: int, change: Tensor) -> None:
-    suffix, adaptation = e.reading.suffixes[index], e.reading.method.adaptation
-    variance = adaptation is None or adaptation.source != "direction"
-    change = change.to(e.param.device)
-    rescale_(e.state, e.parts[index], suffix, change, variance=variance)
-    e.renews |= f"root_left{suffix}" in e.state or f"root_right{suffix}" in e.state
 
 
 # Steps that are left out -------------------------------------------------------------------------

@@ -115,16 +115,12 @@ def parts(shape: tuple[int, ...], layout: Layout, split: Split, split_dim: int) 
     for size, run in groupby(sizes):
         count = len(list(run))
         length = -1 if count == len(sizes) else size * count
-        found.append(Part(dim, start, length, _cut(matrix, split_dim, size, count), count, flat))
+        *lead, n, m = matrix
+        n, m = (size, m) if split_dim == -2 else (n, size)
+        cut = (*lead, n, m) if count == 1 else (*lead, count, n, m)
+        found.append(Part(dim, start, length, cut, count, flat))
         start += size * count
     return tuple(found) if all(min(part.shape[-2:]) > 1 for part in found) else ()
-
-
-def _cut(matrix: tuple[int, ...], dim: int, size: int, count: int) -> tuple[int, ...]:
-    """The shape of `count` pieces of the given size along `dim`."""
-    *lead, n, m = matrix
-    n, m = (size, m) if dim == -2 else (n, size)
-    return (*lead, n, m) if count == 1 else (*lead, count, n, m)
 
 
 def _sizes(shape: tuple[int, ...], total: int, split: Split, dim: int) -> tuple[int, ...]:

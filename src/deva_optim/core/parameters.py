@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Mapping
 from typing import Any, Final
 
 import torch
@@ -61,21 +60,11 @@ class Reading:
 
 
 def read(groups: list[dict[str, Any]], methods: Mapping[str, Method] = METHODS) -> list[Reading]:
-    """The parameters of the groups, in their order."""
-    members = (
-        (group, p, name)
-        for i, group in enumerate(groups)
-        for p, name in zip(group["params"], _names(group, i), strict=True)
-    )
-    return [Reading(place, *member, methods) for place, member in enumerate(members)]
-
-
-def _names(group: dict[str, Any], index: int) -> Sequence[str]:
-    """The names of a group's parameters, or where to find them."""
-    names: list[str] | None = group.get("param_names")
-    return names or _places(index, len(group["params"]))
-
-
-@lru_cache(maxsize=64)
-def _places(group: int, count: int) -> tuple[str, ...]:
-    return tuple(f"param_groups[{group}]['params'][{i}]" for i in range(count))
+    """The parameters of the groups, in their order; one without a name is called by its place."""
+    found: list[Reading] = []
+    for i, group in enumerate(groups):
+        names = group.get("param_names")
+        for j, p in enumerate(group["params"]):
+            name = names[j] if names else f"param_groups[{i}]['params'][{j}]"
+            found.append(Reading(len(found), group, p, name, methods))
+    return found

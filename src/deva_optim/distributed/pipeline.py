@@ -86,7 +86,8 @@ class Round:
                     x.item.param.sub_(x.before)  # in place: this copy is for the round alone
             transfers.append(Transfer(x.owner, x.placement, block, x.item.param, dtype))
         self._exchange = scatter(self._group, transfers)
-        self.release()
+        for x in self._own:  # drop whole gradients and weights: the next rounds need the memory
+            x.item.grad, x.item.param, x.before = x.grad, x.param, None
 
     def receive_back(self) -> None:
         """Wait for the weights that other ranks have updated, or for the changes of all."""
@@ -94,11 +95,6 @@ class Round:
         for X, change in self._changes:
             X.add_(change)
         self._changes.clear()
-
-    def release(self) -> None:
-        """Drop the whole gradients and weights: the next rounds need the memory."""
-        for x in self._own:
-            x.item.grad, x.item.param, x.before = x.grad, x.param, None
 
     def _sends_change(self, item: WorkItem) -> bool:
         return self._group.size > 1 and self._dtype(item.param) is not None

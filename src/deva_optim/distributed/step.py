@@ -141,7 +141,14 @@ class Distributed(Local):
             like = X.new_empty(()).expand(r.param.shape)
             like = like if owner == placement.group.rank else like.to("meta")
         else:
-            _check_codes(r, X)
+            # The numbers that share a scale of codes must not be cut between ranks.
+            coded = r.group["state_dtype"] == "int8"
+            if coded and X.ndim > 1 and X.shape[1:] != r.param.shape[1:]:
+                raise ValueError(
+                    f"state_dtype must not be 'int8' for {r.name}, which is updated entry by entry "
+                    "and sharded along another dimension than the first; use torch.bfloat16, or "
+                    "shard its rows"
+                )
             parts = (whole(tuple(X.shape)),)
         fresh = not values
         found = item(r, X, grad, values, parts, phase, like)
@@ -182,15 +189,6 @@ class Distributed(Local):
                 for x, total in zip(some, totals, strict=True):
                     found[x.param] = total / x.placement.load
         return found
-
-
-def _check_codes(r: Reading, X: Tensor) -> None:
-    """Raise an error if the blocks that share a scale of codes would be cut between ranks."""
-    if r.group["state_dtype"] == "int8" and X.ndim > 1 and X.shape[1:] != r.param.shape[1:]:
-        raise ValueError(
-            f"state_dtype must not be 'int8' for {r.name}, which is updated entry by entry and "
-            "sharded along another dimension than the first; use torch.bfloat16, or shard its rows"
-        )
 
 
 def _within(part: Part, block: Block) -> Part:

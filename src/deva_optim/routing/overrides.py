@@ -119,15 +119,14 @@ def _hint(matcher: Matcher, params: list[ModelParameter]) -> str:
     # One name of each kind; otherwise all three could be the same layer of different blocks.
     names = {without_numbers(name): name for p in params for name in p.names if name}.values()
     pattern = matcher if isinstance(matcher, str) else matcher.pattern
-    near = sorted(names, key=lambda name: -_common_length(pattern, name))[:3]
-    if not near:
+    if not names:
         return "the parameters have no names, so pass the module itself"
-    return f"the nearest names are {', '.join(near)}"
 
+    def common_length(name: str) -> int:
+        both = difflib.SequenceMatcher(None, pattern, name, autojunk=False)
+        return both.find_longest_match().size
 
-def _common_length(pattern: str, name: str) -> int:
-    """The length of the longest text that is in both."""
-    return difflib.SequenceMatcher(None, pattern, name, autojunk=False).find_longest_match().size
+    return f"the nearest names are {', '.join(sorted(names, key=common_length, reverse=True)[:3])}"
 
 
 def layer_scales(
