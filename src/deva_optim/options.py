@@ -244,8 +244,10 @@ OPTIONS: Final[Mapping[str, Option]] = {
         'parameter, `"raise"` raises an error before anything is changed.'),
     "state_dtype": Option(_state_dtype, None,
         "dtype of the momentum and of the second moment, where there is one. None is float32, and "
-        'float64 for float64 parameters. `"int8"` keeps those of weights with two dimensions or '
-        "more as codes of one byte, with a scale for each block of 256, and bases in bfloat16."),
+        "float64 for float64 parameters. A momentum that is kept in the coordinates of a basis, "
+        'that of SOAP or of `variant="whitened"`, has that precision whatever is given. `"int8"` '
+        "keeps those of weights with two dimensions or more as codes of one byte, with a scale for "
+        "each block of 256, and bases in bfloat16."),
     "stochastic_rounding": Option(_flag, True,
         "Round weights in bfloat16 and float16 up or down at random, so that they are right on "
         "average and updates below half a unit are not lost. False rounds them to the nearest "

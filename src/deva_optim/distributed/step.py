@@ -51,21 +51,20 @@ class Distributed(Local):
     def batches(self, readings: list[Reading], state: State, skips: SkipLog) -> Iterator[Batch]:
         """The batches that this rank advances; the weights it owns are sent to the other ranks."""
         params = self._shared(readings)
-        grads = {r.param: _local_gradient(r) for r in params}
-        sizes = self._agree(params, grads)
+        sizes, grads = self._agree(params)
         present = [r for r in params if r.param in sizes]
         self._assign(present)
         phase = first_phases(readings) if any(not state[r.param] for r in present) else {}
         items = [self._work_item(r, grads, state, phase.get(r.param, 0)) for r in present]
         seen = torch.tensor(list(sizes.values()), dtype=torch.float64)
         updated, resting = screen([x.item for x in items], skips, known=seen)
-        kept, decayed = {id(e) for e in updated}, {id(e) for e in resting}
-        for x in items:
-            if id(x.item) in decayed:
-                x.item.parts = tuple(_within(part, x.placement.own_block) for part in x.item.parts)
-                x.item.offset = x.placement.offset
-                decay_(x.item)
-        items = [x for x in items if id(x.item) in kept]
+        work = {id(x.item): x for x in items}
+        for e in resting:
+            placement = work[id(e)].placement
+            e.parts = tuple(_within(part, placement.own_block) for part in e.parts)
+            e.offset = placement.offset
+            decay_(e)
+        items = [work[id(e)] for e in updated]
         vectors = self._vectors([x for x in items if x.owner < 0])
         matrices = [x for x in items if x.owner >= 0]
         travelling = rounds(self._owners.groups, matrices, self.wire_dtype)
@@ -73,8 +72,7 @@ class Distributed(Local):
 
     def squared_norms(self, readings: list[Reading]) -> dict[Tensor, float]:
         """The squared norm of every gradient that any rank has."""
-        params = self._shared(readings)
-        sizes = self._agree(params, {r.param: _local_gradient(r) for r in params})
+        sizes, _ = self._agree(self._shared(readings))
         return {param: size**2 for param, size in sizes.items()}
 
     def merged(self, rows: dict[str, T]) -> dict[str, T]:
@@ -107,8 +105,9 @@ class Distributed(Local):
         new = [r for r in params if r.is_matrix and r.param not in self._owners.owner_of]
         self._owners.assign({r.param: step_cost(r.parts, r.method, r.group) for r in new})
 
-    def _agree(self, params: list[Reading], grads: Grads) -> dict[Tensor, float]:
-        """The norm of every gradient that any rank has, over all ranks."""
+    def _agree(self, params: list[Reading]) -> tuple[dict[Tensor, float], Grads]:
+        """The norm of every gradient that any rank has, over all ranks, and this rank's blocks."""
+        grads = {r.param: _local_gradient(r) for r in params}
         counts: dict[Tensor, int] = {}
         sizes: dict[Tensor, float] = {}
         for group in self._owners.groups:
@@ -124,7 +123,7 @@ class Distributed(Local):
                     f"{r.name} has a gradient on {count} of the {placement.group.size} ranks that "
                     "hold it; reduce gradients over all of them before the step"
                 )
-        return {r.param: sizes[r.param] for r in params if counts[r.param]}
+        return {r.param: sizes[r.param] for r in params if counts[r.param]}, grads
 
     def _work_item(self, r: Reading, grads: Grads, state: State, phase: int) -> WorkItem:
         """What a step works on: this rank's blocks of gradient and weight, and their state."""

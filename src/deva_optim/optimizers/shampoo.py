@@ -92,10 +92,6 @@ class SOAP(BaseOptimizer):
         skip_first: Let the first gradient choose the bases and do nothing else, as in the authors'
             code: in its own basis a gradient is diagonal, and Adam would make full steps of the
             rounding errors beside the diagonal.
-        state_dtype: dtype of V. None is float32, and float64 for float64 parameters. M keeps that
-            precision whatever is given: V would not shrink steps along its rounding errors.
-            `"int8"` keeps V of weights with two dimensions or more as codes of one byte, with a
-            scale for each block of 256, and bases in bfloat16.
 
     >>> weight = torch.nn.Parameter(torch.ones(4, 6))
     >>> optimizer = SOAP([weight], lr=0.1)
