@@ -40,16 +40,17 @@ def screen(
     as ranks do, units are left as they are.
     """
     too_large = skips.report() if skips.copies else set()
-    kinds, sizes = [items], [] if known is None else [known]
-    if known is None:
+    found: list[tuple[list[Item], Tensor]] = []  # items, and the norms of their gradients
+    if known is not None:
+        found.append((items, known))
+    else:
         alike: dict[tuple[torch.dtype, torch.device], list[Item]] = {}
         for e in items:
             dtype = torch.float64 if e.grad.dtype == torch.float64 else torch.float32
             alike.setdefault((dtype, e.grad.device), []).append(e)
-        kinds = list(alike.values())
         for (dtype, _), some in alike.items():
-            sizes.append(norms([e.grad for e in some], dtype))
-    for some, size in zip(kinds, sizes, strict=True):
+            found.append((some, norms([e.grad for e in some], dtype)))
+    for some, size in found:
         for i, e in enumerate(some):
             if e.reading.group["nonfinite"] == "raise" and not math.isfinite(size[i]):
                 raise FloatingPointError(
@@ -58,7 +59,7 @@ def screen(
                 )
     updated: list[Item] = []
     resting: list[Item] = []
-    for some, size in zip(kinds, sizes, strict=True):
+    for some, size in found:
         if known is not None or linalg.host_sees(size.device):
             _screen_on_host(some, size, skips, updated, resting, units=known is None)
         else:
