@@ -22,20 +22,19 @@ PAGE = (ROOT / "docs" / "architecture.md").read_text("utf-8")
 PARTS: dict[str, set[str]] = {
     "deva_optim": {"clipping", "core", "optimizers", "routing", "schedules"},
     "integrations": {"clipping", "optimizer", "optimizers", "routing", "telemetry"},
-    "clipping": {"optimizer"},
+    "clipping": {"local", "optimizer"},
     "schedules": set(),
     "optimizers": {"core", "optimizer", "options"},
-    "optimizer": {"averages", "core", "local", "options", "routing", "telemetry"},
-    "averages": set(),
+    "optimizer": {"core", "distributed", "local", "options", "routing", "telemetry"},
     "telemetry": {"core"},
     "routing": {"core", "options"},
-    "local": {"core", "distributed", "options"},
+    "distributed": {"core", "local", "options"},
+    "local": {"core", "options"},
     "options": {"core"},
-    "distributed": {"core"},
     "core": set(),
 }
 # Importing DTensor takes a while, and most optimizers never have one.
-LAZY = Import("deva_optim.local", "deva_optim.distributed.step", lazy=True)
+LAZY = Import("deva_optim.optimizer", "deva_optim.distributed.step", lazy=True)
 # The frameworks that a module of `integrations` may import; all else needs torch alone.
 FRAMEWORKS = {
     "deva_optim.integrations.lightning": {"lightning"},

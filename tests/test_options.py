@@ -133,7 +133,7 @@ def test_columns_of_a_convolution_cannot_be_split():
 
 
 def test_a_vector_cannot_be_told_to_be_a_matrix():
-    with pytest.raises(ValueError, match=r"b is not a matrix \(shape \(4,\)\)"):
+    with pytest.raises(ValueError, match=r"b of shape \(4,\) cannot have the role 'matrix'"):
         do.Muon([{"params": [("b", weight(4))], "role": "matrix"}])
 
 

@@ -5,8 +5,7 @@ from .core.directions import msign
 from .core.methods import METHODS
 from .optimizers.deva import DeVA, DeVALinf, DeVASinf
 from .optimizers.muon import AdaMuon, Muon, NorMuon
-from .optimizers.shampoo import Shampoo, SPlus
-from .optimizers.soap import SOAP
+from .optimizers.shampoo import SOAP, Shampoo, SPlus
 from .optimizers.vector import AdamW, Lion, Signum
 from .routing import describe, param_groups
 from .schedules import trapezoid

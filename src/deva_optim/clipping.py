@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor
 
+from .local import local_tensor
 from .optimizer import BaseOptimizer
 
 
@@ -43,10 +43,6 @@ def clip_grad_norm_(optimizer: BaseOptimizer, max_norm: float) -> list[float]:
         finite = [p for p in group["params"] if math.isfinite(squares.get(p, math.inf))]
         norms.append(math.sqrt(sum(squares[p] for p in finite)))
         if norms[-1] > max_norm:
-            grads = [_local(p.grad) for p in finite if p.grad is not None]
+            grads = [local_tensor(p.grad) for p in finite if p.grad is not None]
             torch._foreach_mul_(grads, max_norm / norms[-1])
     return norms
-
-
-def _local(grad: Tensor) -> Tensor:
-    return grad.to_local() if hasattr(grad, "to_local") else grad

@@ -7,42 +7,46 @@ imported with the first parameter that they share.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from .core.batch import Batch
+from .core.gradients import SkipLog
 from .core.parameters import Reading
-from .core.skips import SkipLog
 from .options import Ranks
 
 T = TypeVar("T")
 State = Mapping[Tensor, dict[str, Any]]
 
 
-class Strategy(Protocol):
-    """What is different about the parameters that several ranks share.
+class Local:
+    """One process, which shares no parameters; `distributed.step.Distributed` is several ranks.
 
-    The optimizer itself takes care of all others. Ranks send each other messages to answer, so that
-    all of them must ask. The answers given here are those of one process.
+    The optimizer itself takes care of what is not shared. Ranks send each other messages to answer,
+    so that all of them must ask.
+
+    Args:
+        process_group: The ranks that hold copies of the parameters that are not DTensors; None if
+            these are not shared.
+        wire_dtype: The dtype in which float32 numbers are sent; None sends them as they are.
     """
 
-    @property
-    def shared(self) -> Collection[Tensor]:
-        """The parameters that several ranks share."""
-        return ()
+    shared: Collection[Tensor] = ()  # the parameters that several ranks share
 
-    def add(self, params: Iterable[Tensor]) -> Strategy:
-        """The strategy for these parameters as well, some of which may be shared."""
-        ...
+    def __init__(self, process_group: Ranks, wire_dtype: torch.dtype | None) -> None:
+        self.process_group, self.wire_dtype = process_group, wire_dtype
+
+    def add(self, params: Iterable[Tensor]) -> None:
+        """Find out which of these parameters are shared, and how."""
 
     def batches(self, readings: list[Reading], state: State, skips: SkipLog) -> Iterator[Batch]:
         """The batches that this rank advances in a step, each before it asks for the next."""
         return iter(())
 
     def squared_norms(self, readings: list[Reading]) -> dict[Tensor, float]:
-        """The squared norm of every gradient that any rank has."""
+        """The squared norm of every shared gradient that any rank has."""
         return {}
 
     def merged(self, rows: dict[str, T]) -> dict[str, T]:
@@ -54,31 +58,13 @@ class Strategy(Protocol):
         return {}
 
     def saved_state(self, state: State) -> dict[Tensor, dict[str, Any]]:
-        """The state as a checkpoint has it."""
+        """The state of what is shared as a checkpoint has it."""
         return {}
 
     def load_state_(self, readings: list[Reading], state: State) -> None:
-        """Replace a loaded state by this rank's part of it."""
-        return
+        """Replace the loaded state of what is shared by this rank's part of it."""
 
 
-class Local(Strategy):
-    """One process, until it gets a parameter that several ranks share.
-
-    Args:
-        process_group: The ranks that hold copies of the parameters that are not DTensors; None if
-            these are not shared.
-        wire_dtype: The dtype in which float32 numbers are sent; None sends them as they are.
-    """
-
-    def __init__(self, process_group: Ranks, wire_dtype: torch.dtype | None) -> None:
-        self._process_group, self._wire_dtype = process_group, wire_dtype
-
-    def add(self, params: Iterable[Tensor]) -> Strategy:
-        """Several ranks if they share any of these parameters, and else one process as before."""
-        params = list(params)
-        if self._process_group is None and not any(hasattr(p, "device_mesh") for p in params):
-            return self
-        from .distributed.step import Distributed  # it takes a while to import
-
-        return Distributed(self._process_group, self._wire_dtype).add(params)
+def local_tensor(X: Tensor) -> Tensor:
+    """This rank's block of a DTensor; any other tensor as it is."""
+    return X.to_local() if hasattr(X, "to_local") else X

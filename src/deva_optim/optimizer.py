@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar, overload
 
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, ParamsT, StateDict
 
-from .averages import averaged, check_averages
 from .core.balance import first_phases
 from .core.batch import Batch, Item, batches, item
-from .core.gradients import check_gradient, screen
+from .core.gradients import SkipLog, check_gradient, screen
 from .core.linalg import norms
 from .core.methods import METHODS, Method
 from .core.parameters import STRUCTURE, Reading, read
-from .core.skips import SkipLog
-from .core.state import check_loaded, named_dtypes, unwrap_, wrapped
+from .core.state import check_loaded, copied, named_dtypes, on_host, true_dtypes
 from .core.step import advance_, decay_
-from .local import Local, Strategy
+from .local import Local, local_tensor
 from .options import check_parameter, checked_group, complete_, group_defaults
 from .routing.groups import param_groups
 from .routing.roles import Rates, assigned
@@ -31,31 +29,8 @@ from .telemetry import Records, Telemetry, numbered
 class BaseOptimizer(Optimizer):
     """Runs every method of the table; the classes in `optimizers` say which, with what defaults.
 
-    State of a parameter, all of it in the checkpoint:
-
-        step                  steps taken, 0-D
-        exp_avg               M, in the shape and the coordinates of the parameter; SOAP's and that
-                              of the whitened variant in those of the basis
-        exp_avg_sq            V, in the shape of the parameter and the coordinates of the basis
-        exp_avg_scale, …      with state_dtype="int8", the scales of the codes that exp_avg and
-                              exp_avg_sq are then
-        exp_avg_rows, _cols   V_r and V_c of the factored variant
-        variance_short, _long r and c of the lean variant: what L has along each column of its
-                              basis, and the mean square of each column of a wide gradient
-        covariance_left, …    L and R; of a large one only the lower half is kept up to date
-        basis_left, …         Q_L and Q_R, or root_left, … of Shampoo
-        iterate_avg           the average of the weights, with `ema_rate`
-        clock                 steps since the first basis, plus the phase of the parameter;
-                              −1 − phase until there is one
-        waiting               matrices of the parameter that have no basis yet
-        idle                  steps of the parameter that did not count for one of its matrices
-        rounding              how often the weight was rounded at random, if it is in half precision
-        exponent              e of the units 2^e that a matrix is measured in: 0 for gradients of
-                              ordinary size, −2³¹ before the first one. exp_avg and exp_avg_rows,
-                              _cols are over 2^e, exp_avg_sq, the covariances and variance_short,
-                              _long over 4^e
-
-    A weight that is split into parts of unequal size numbers what belongs to a part: basis_left.0.
+    The state of a parameter is plain tensors, all of them in the checkpoint; the page on the
+    architecture, docs/architecture.md, lists their names and what they are.
     """
 
     methods: ClassVar[Mapping[str, Method]] = METHODS
@@ -71,9 +46,7 @@ class BaseOptimizer(Optimizer):
         self.telemetry_every = 100
         self._skips, self._records, self._steps = SkipLog(), Records(), 0
         self._read: tuple[list[Any], list[Reading]] = [], []
-        ranks = Local(options.get("process_group"), options.get("wire_dtype"))
-        self._ranks: Strategy = ranks
-        self._shared: Collection[Tensor] = ()  # the parameters that several ranks share
+        self._ranks = Local(options.get("process_group"), options.get("wire_dtype"))
         groups = param_groups(params) if isinstance(params, nn.Module) else params
         super().__init__(groups, defaults)
         self._rates.warn_of_unused()
@@ -141,9 +114,30 @@ class BaseOptimizer(Optimizer):
         >>> round(weight.item(), 3)
         -2.0
         """
-        averages = self._blocks("iterate_avg")
-        check_averages(self, averages, share)
-        return averaged(self, averages, share)
+        if not 0 <= share <= 1:
+            raise ValueError(f"share must be a number from 0 to 1, got {share!r}")
+        rated = [group for group in self.param_groups if group["ema_rate"] is not None]
+        if not rated:
+            raise ValueError(
+                "ema_rate is None, so that no average of the weights is kept: construct "
+                f"{type(self).__name__} with ema_rate=0.99, for example"
+            )
+        averages = {p: x["iterate_avg"] for p, x in self.state.items() if "iterate_avg" in x}
+        found = []
+        for group in rated:
+            for p in group["params"]:
+                if (t := int(self.state.get(p, {}).get("step", 0))) == 0:
+                    continue
+                if p not in averages:
+                    raise ValueError(
+                        f"ema_rate is {group['ema_rate']}, but a parameter of shape "
+                        f"{tuple(p.shape)} has taken steps without an average: set it before the "
+                        "first step, and load a checkpoint that was saved with it"
+                    )
+                found.append((p, 1 - group["ema_rate"] ** t))
+        with torch.no_grad():
+            averages |= self._ranks.blocks(averages)
+        return _averaged([(local_tensor(p), averages[p], mass) for p, mass in found], share)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters, as several if they differ in role or rate.
@@ -195,7 +189,7 @@ class BaseOptimizer(Optimizer):
             decay_(e)
         for i, batch in enumerate(batches(updated)):
             self._advance(batch, i)
-        if self._shared:
+        if self._ranks.shared:
             shared = self._ranks.batches(self.readings(), self.state, self._skips)
             for i, batch in enumerate(shared):
                 self._advance(batch, i)
@@ -208,7 +202,7 @@ class BaseOptimizer(Optimizer):
         fresh = False
         for r in self.readings():
             grad = r.param.grad
-            if grad is None or r.param in self._shared:
+            if grad is None or r.param in self._ranks.shared:
                 continue
             if grad.layout != torch.strided or grad.is_complex():
                 check_gradient(grad, r.name)
@@ -223,8 +217,14 @@ class BaseOptimizer(Optimizer):
         return items
 
     def _find_shared(self, params: list[Tensor]) -> None:
-        self._ranks = self._ranks.add(params)
-        self._shared = self._ranks.shared
+        """Find out which parameters several ranks share; the first of them brings their code."""
+        alone = type(self._ranks) is Local
+        group, wire_dtype = self._ranks.process_group, self._ranks.wire_dtype
+        if alone and (group is not None or any(hasattr(p, "device_mesh") for p in params)):
+            from .distributed.step import Distributed  # it takes a while to import
+
+            self._ranks = Distributed(group, wire_dtype)
+        self._ranks.add(params)
 
     def readings(self) -> list[Reading]:
         """How each parameter is read; groups that have changed are read anew."""
@@ -251,7 +251,7 @@ class BaseOptimizer(Optimizer):
         """The squared norm of every gradient, over all ranks, which must all ask for it."""
         kinds: defaultdict[tuple[Any, ...], list[Any]] = defaultdict(list)
         for r in self.readings():
-            if r.param.grad is not None and r.param not in self._shared:
+            if r.param.grad is not None and r.param not in self._ranks.shared:
                 kinds[r.dtype, r.param.device].append(r.param)
         found: dict[Tensor, float] = {}
         for (dtype, _), params in kinds.items():
@@ -271,9 +271,6 @@ class BaseOptimizer(Optimizer):
         """Load a state, in the precision in which it was saved; an error leaves the old one.
 
         `AdamW` takes that of `torch.optim.AdamW`, too.
-
-        torch casts every tensor to the dtype of its parameter, which would round the float32
-        state of a bfloat16 weight; so the tensors are wrapped while torch looks at them.
         """
         for ours, theirs in zip(self.param_groups, state_dict["param_groups"], strict=False):
             method = theirs.get("method", "adamw" if theirs.get("amsgrad") is False else None)
@@ -282,46 +279,60 @@ class BaseOptimizer(Optimizer):
                     f"the state is of method {method!r}, this optimizer is {ours['method']!r}; "
                     "load it into an optimizer of the same kind"
                 )
-        wrap = self.register_load_state_dict_pre_hook(wrapped)  # the last of the hooks before,
-        unwrap = self.register_load_state_dict_post_hook(_unwrap_, prepend=True)  # the first after
+        loaded: StateDict = {}
+
+        # torch would cast every tensor to the dtype of its parameter, which would round the
+        # float32 state of a bfloat16 weight; so it gets the groups alone.
+        def set_aside(_: Optimizer, given: StateDict) -> StateDict:
+            loaded.update(given)
+            return {**given, "state": {}, "param_groups": true_dtypes(given["param_groups"])}
+
         before = self.state, self.param_groups
+        last = self.register_load_state_dict_pre_hook(set_aside)
+        first = self.register_load_state_dict_post_hook(
+            lambda _: self._take_over(loaded), prepend=True
+        )
         try:
             super().load_state_dict(state_dict)
         except BaseException:
             self.state, self.param_groups = before
             raise
         finally:
-            wrap.remove()
-            unwrap.remove()
+            last.remove()
+            first.remove()
+
+    def _take_over(self, loaded: StateDict) -> None:
+        """Make the state that was loaded that of this optimizer, as tensors of its own."""
+        places = [i for group in loaded["param_groups"] for i in group["params"]]
+        params = dict(zip(places, (r.param for r in self.readings()), strict=True))
+        for i, x in loaded["state"].items():
+            self.state[params.get(i, i)] = dict(x) if i in params else x
+        with_state = [r for r in self.readings() if self.state.get(r.param)]
+        for group in self.param_groups:
+            states = [self.state[p] for p in group["params"] if self.state.get(p)]
+            if states and not any("iterate_avg" in found for found in states):
+                group["ema_rate"] = None  # once every group had a rate, whether it was used or not
+        check_loaded(with_state, self.state)
+        self._ranks.load_state_(with_state, self.state)
+        for p in (r.param for r in with_state if r.param not in self._ranks.shared):
+            for key, x in self.state[p].items():
+                if isinstance(x, Tensor):
+                    self.state[p][key] = copied(x, "cpu" if on_host(key) else p.device)
 
     def __getstate__(self) -> dict[str, Any]:
-        if self._shared:
+        if self._ranks.shared:
             raise TypeError(
                 "an optimizer whose parameters are shared by several ranks cannot be copied or "
                 "pickled; make another one and load the state_dict of this one into it"
             )
-        own = {
-            key: getattr(self, key)
-            for key in (
-                *("_skips", "_records", "_steps", "_ranks", "_shared", "_rates"),
-                "telemetry_every",
-            )
-        }
-        return {**super().__getstate__(), **own, "_read": ([], [])}
+        own = ("_skips", "_records", "_steps", "_ranks", "_rates", "telemetry_every")
+        kept = {key: getattr(self, key) for key in own}
+        return {**super().__getstate__(), **kept, "_read": ([], [])}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         for group in self.param_groups:
             complete_(group)
-            states = [self.state[p] for p in group["params"] if self.state.get(p)]
-            if states and not any("iterate_avg" in found for found in states):
-                group["ema_rate"] = None  # once every group had a rate, whether it was used or not
-
-    @torch.no_grad()
-    def _blocks(self, key: str) -> dict[Tensor, Tensor]:
-        """A state of the shape of its parameter; of one that ranks share, the block of this one."""
-        found = {p: x[key] for p, x in self.state.items() if key in x}
-        return found | self._ranks.blocks(found)
 
 
 def _portable(optimizer: Optimizer, state_dict: StateDict) -> StateDict:
@@ -336,9 +347,17 @@ def _portable(optimizer: Optimizer, state_dict: StateDict) -> StateDict:
     return {**state_dict, "state": state, "param_groups": named_dtypes(state_dict["param_groups"])}
 
 
-def _unwrap_(optimizer: Optimizer) -> None:
-    assert isinstance(optimizer, BaseOptimizer)
-    readings = optimizer.readings()
-    check_loaded([r for r in readings if optimizer.state.get(r.param)], optimizer.state)
-    optimizer._ranks.load_state_(readings, optimizer.state)
-    unwrap_(optimizer)
+@contextmanager
+def _averaged(found: list[tuple[Tensor, Tensor, float]], share: float) -> Iterator[None]:
+    """While it lasts, each X holds (1 − share) X + share A / mass."""
+    last = [X.detach().clone() for X, _, _ in found]
+    with torch.no_grad():
+        for X, A, mass in found:
+            average = A / mass
+            X.copy_(average if share == 1 else X.to(A.dtype).lerp(average, share))
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for (X, _, _), old in zip(found, last, strict=True):
+                X.copy_(old)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from .core.directions import JORDAN, MSIGN_KINDS
-from .core.matrices import Layout, parts
+from .core.matrices import Layout, matrices
 from .core.methods import ELEMENTWISE, METHODS, VARIANTS, method_of
 from .core.state import DTYPES
 
@@ -38,52 +38,73 @@ Variant = Literal["default", "factored", "instantaneous", "whitened", "lean"]
 Check = Callable[[str, object], None]
 
 
-def _must_be(
+def _check(
     requirement: str, holds: Callable[[Any], bool], error: type[Exception] = ValueError
 ) -> Check:
     def check(name: str, value: object) -> None:
         if not holds(value):
-            raise error(f"{name} must be {requirement}, got {value!r}")
+            raise error(f"{name} {requirement}, got {value!r}")
 
     return check
+
+
+def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
+    """Raise an error that names the nearest choice, if the value is none of them."""
+    choices = tuple(choices)
+    if value not in choices:
+        hint = nearest(str(value), choices, cutoff=0.4)
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}{hint}")
+
+
+def nearest(word: str, choices: Iterable[str], cutoff: float) -> str:
+    """What the user may have meant, as the end of an error; nothing if no choice is that near."""
+    near = difflib.get_close_matches(word, choices, n=1, cutoff=cutoff)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def _one_of(*choices: str) -> Check:
     return lambda name, value: check_choice(name, value, choices)
 
 
-def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
-    """Raise an error that names the nearest choice, if the value is none of them."""
-    choices = tuple(choices)
-    if value in choices:
-        return
-    near = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.4)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}{hint}")
+def _optional(check: Check) -> Check:
+    return lambda name, value: None if value is None else check(name, value)
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-_compile = _must_be(
-    "True, False or the name of a backend of torch.compile",
+_any = _check("", lambda x: True)
+_flag = _check("must be True or False", lambda x: isinstance(x, bool), TypeError)
+_flag_or_none = _check("must be None, True or False", lambda x: x in (None, True, False), TypeError)
+_unsupported = _check("is not supported, and must be False", lambda x: x is False)
+_amount = _check("must be at least 0 and finite", lambda x: _is_number(x) and 0 <= x < math.inf)
+_decay = _check("must be in [0, 1)", lambda x: _is_number(x) and 0 <= x < 1)
+_count = _check("must be a whole number of at least 1", lambda x: type(x) is int and x >= 1)
+_rows_or_columns = _check("must be -2 (rows) or -1 (columns)", lambda x: x in (-2, -1))
+_quintic = _check(
+    "must be three numbers",
+    lambda x: isinstance(x, tuple) and len(x) == 3 and all(map(_is_number, x)),
+)
+_scale = _check(
+    "must be 'match_rms_adamw', 'original' or None",
+    lambda x: x in (None, "original", "match_rms_adamw"),
+)
+_compile = _check(
+    "must be True, False or the name of a backend of torch.compile",
     lambda x: isinstance(x, bool) or x in torch.compiler.list_backends(exclude_tags=()),
 )
-_any = _must_be("anything", lambda x: True)
-_flag = _must_be("True or False", lambda x: isinstance(x, bool), TypeError)
-_flag_or_none = _must_be("None, True or False", lambda x: x in (None, True, False), TypeError)
-_amount = _must_be("at least 0 and finite", lambda x: _is_number(x) and 0 <= x < math.inf)
-_decay = _must_be("in [0, 1)", lambda x: _is_number(x) and 0 <= x < 1)
-_count = _must_be(
-    "a whole number of at least 1", lambda x: _is_number(x) and isinstance(x, int) and x >= 1
+_dtype = _check(
+    f"must be None or one of {', '.join(map(str, DTYPES))}", lambda x: x in (None, *DTYPES)
 )
-_rows_or_columns = _must_be("-2 (rows) or -1 (columns)", lambda x: x in (-2, -1))
-_wire_dtype = _must_be(  # float16 would overflow
-    "torch.bfloat16, or None to send numbers as they are", lambda x: x in (None, torch.bfloat16)
+_wire_dtype = _check(  # float16 would overflow
+    "must be torch.bfloat16, or None to send numbers as they are",
+    lambda x: x in (None, torch.bfloat16),
 )
-_dtype = _must_be(
-    f"None or one of {', '.join(map(str, DTYPES))}", lambda x: x is None or x in DTYPES
+_state_dtype = _check(
+    "must be None, 'int8' or one of torch.float64, torch.float32, torch.bfloat16 (torch.float16 "
+    "cannot hold the square of a gradient above 256)",
+    lambda x: x in (None, "int8", *DTYPES) and x != torch.float16,
 )
 
 
@@ -98,20 +119,6 @@ def _lr(name: str, value: object) -> None:
     _amount(name, value)
 
 
-def _optional(check: Check) -> Check:
-    return lambda name, value: None if value is None else check(name, value)
-
-
-def _unsupported(name: str, value: object) -> None:
-    if value is not False:
-        raise ValueError(f"{name} is not supported, and must be False, got {value!r}")
-
-
-def _quintic(name: str, value: object) -> None:
-    if not isinstance(value, tuple) or len(value) != 3 or not all(map(_is_number, value)):
-        raise ValueError(f"{name} must be three numbers, got {value!r}")
-
-
 def _betas(name: str, value: object) -> None:
     if not isinstance(value, tuple) or len(value) not in (2, 3):
         raise ValueError(f"{name} must be two or three numbers, got {value!r}")
@@ -122,18 +129,6 @@ def _betas(name: str, value: object) -> None:
 def _split(name: str, value: object) -> None:
     for size in value if isinstance(value, tuple) else () if value is None else (value,):
         _count(name, size)
-
-
-def _state_dtype(name: str, value: object) -> None:
-    if value == torch.float16:
-        raise ValueError(
-            f"{name} must not be torch.float16, which cannot hold the square of a gradient above "
-            "256; torch.bfloat16 is as small and has the range of float32"
-        )
-    if value != "int8" and value is not None and value not in DTYPES:
-        raise ValueError(
-            f"{name} must be None, 'int8' or one of {', '.join(map(str, DTYPES))}, got {value!r}"
-        )
 
 
 # The table ---------------------------------------------------------------------------------------
@@ -213,9 +208,7 @@ OPTIONS: Final[Mapping[str, Option]] = {
         'How many steps `msign="newton-schulz"` takes.'),
     "ns_coefficients": Option(_quintic, JORDAN,
         "a, b and c of a step: X ← a X + (b X Xᵀ + c (X Xᵀ)²) X."),
-    "adjust_lr_fn": Option(_must_be(
-            "'match_rms_adamw', 'original' or None",
-            lambda x: x in (None, "original", "match_rms_adamw")), ABSENT,
+    "adjust_lr_fn": Option(_scale, ABSENT,
         '`"match_rms_adamw"` scales the update of an n×m matrix by 0.2 √max(n, m), which gives it '
         'the RMS of AdamW\'s. `"original"` or None scales it by √max(1, n/m), as '
         "`torch.optim.Muon` does by default."),
@@ -251,8 +244,10 @@ OPTIONS: Final[Mapping[str, Option]] = {
         'parameter, `"raise"` raises an error before anything is changed.'),
     "state_dtype": Option(_state_dtype, None,
         "dtype of the momentum and of the second moment, where there is one. None is float32, and "
-        'float64 for float64 parameters. `"int8"` keeps those of weights with two dimensions or '
-        "more as codes of one byte, with a scale for each block of 256, and bases in bfloat16."),
+        "float64 for float64 parameters. A momentum that is kept in the coordinates of a basis, "
+        'that of SOAP or of `variant="whitened"`, has that precision whatever is given. `"int8"` '
+        "keeps those of weights with two dimensions or more as codes of one byte, with a scale for "
+        "each block of 256, and bases in bfloat16."),
     "stochastic_rounding": Option(_flag, True,
         "Round weights in bfloat16 and float16 up or down at random, so that they are right on "
         "average and updates below half a unit are not lost. False rounds them to the nearest "
@@ -317,24 +312,22 @@ def checked_group(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict
     _settle_betas(group, defaults, given)
     if "lr_scale" in group:  # of a layer, in fine-tuning
         group["lr"] = group["lr"] * group.pop("lr_scale")
-    if group["variant"] != "default" and f"{group['method']}-{group['variant']}" not in METHODS:
-        raise ValueError(f"variant {group['variant']!r} is none of {group['method']}'s")
+    name, variant = group["method"], group["variant"]
+    if variant != "default" and f"{name}-{variant}" not in METHODS:
+        raise ValueError(f"variant {variant!r} is none of {name}'s")
     method = method_of(group)
-    if group["skip_first"] and (method.basis is None or not method.basis.tracked):
+    if group["skip_first"] and not (method.basis and method.basis.tracked):
+        raise ValueError(f"skip_first is for DeVA-S∞ and SOAP alone, got True for {name}")
+    every = group["covariance_every"] or 1
+    if every > 1 and (method.basis is None or method.basis.includes_gradient):
         raise ValueError(
-            f"skip_first is for DeVA-S∞ and SOAP alone, got True for {group['method']}"
-        )
-    if (group["covariance_every"] or 1) > 1 and (
-        method.basis is None or method.basis.includes_gradient
-    ):
-        raise ValueError(
-            "covariance_every is for methods that work in a basis, got "
-            f"{group['covariance_every']} for {group['method']}; leave it out"
+            f"covariance_every is for methods that work in a basis, got {every} for {name}; leave "
+            "it out"
         )
     if group["sign_stabilize"] and method.whitens:
         raise ValueError(
-            f"sign_stabilize undoes variant {group['variant']!r}: the sign of Γ ⊙ M is that of M; "
-            "leave it out, or take variant='default'"
+            f"sign_stabilize undoes variant {variant!r}: the sign of Γ ⊙ M is that of M; leave it "
+            "out, or take variant='default'"
         )
     return group
 
@@ -410,13 +403,6 @@ def _entry(name: str, text: str, default: object) -> str:
 # What a parameter must be ------------------------------------------------------------------------
 
 
-def as_list(params: object) -> list[Any]:
-    """The parameters of a group, in an order that a checkpoint can rely on."""
-    if isinstance(params, set):
-        raise TypeError("params must come in ordered collections, got a set; use a list")
-    return [params] if isinstance(params, Tensor) else list(params)  # type: ignore[call-overload]
-
-
 def check_parameter(param: Tensor, name: str, group: Mapping[str, Any]) -> None:
     """Raise an error if a parameter cannot be optimized as its group says."""
     if param.requires_grad:  # a frozen weight may be quantised, or a placeholder
@@ -426,12 +412,4 @@ def check_parameter(param: Tensor, name: str, group: Mapping[str, Any]) -> None:
             raise TypeError(f"{name} must be a floating-point tensor, got {param.dtype}")
         if param.numel() == 0:
             raise ValueError(f"{name} has no elements (shape {tuple(param.shape)}); leave it out")
-    try:
-        found = parts(tuple(param.shape), group["layout"], group["split"], group["split_dim"])
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
-    if group["role"] == "matrix" and not found:
-        raise ValueError(
-            f"{name} is not a matrix (shape {tuple(param.shape)}), but its group has "
-            "role='matrix'; use 'vector' or 'auto'"
-        )
+    matrices(tuple(param.shape), group, name)

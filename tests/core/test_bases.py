@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from deva_optim.core import bases
+from deva_optim.core.methods import METHODS, basis_sides
 from helpers import OPTIMIZERS, off_diagonal
 
 
@@ -93,9 +94,12 @@ def test_inverse_root(n, root, seed):
     ],
 )
 def test_sides(sides, max_dim, expected):
-    assert bases.sides_with_basis(4, 7, sides=sides, max_dim=max_dim) == expected
-    assert bases.sides_with_basis(7, 4, sides=sides, max_dim=max_dim) == expected[::-1]
-    assert bases.sides_with_basis(4, 4, sides=sides, max_dim=10) == (True, True)
+    soap, lean = METHODS["soap"], METHODS["deva-sinf-lean"]
+    group = {"sides": sides, "max_dim": max_dim}
+    assert basis_sides(soap, group, (4, 7)) == expected
+    assert basis_sides(soap, group, (2, 7, 4)) == expected[::-1]
+    assert basis_sides(soap, {**group, "max_dim": 10}, (4, 4)) == (True, True)
+    assert basis_sides(lean, {**group, "max_dim": 10}, (4, 4)) == (True, False)
 
 
 # Decompositions that fail -----------------------------------------------------------------------

@@ -66,7 +66,7 @@ def _board(
     rows: Sequence[Standing], course: Course
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """The head and the cells of the leaderboard."""
-    cells = [
+    cells: list[tuple[str, ...]] = [
         (
             str(place),
             row.entry.name + " (late)" * row.frozen.late,

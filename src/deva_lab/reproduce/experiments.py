@@ -24,8 +24,7 @@ from markupsafe import Markup
 from ..errors import unknown
 from ..files import write_text
 from ..launchers import finished
-from ..render import aligned, count
-from ..render import pages as markup
+from ..render import aligned, count, markdown, pages
 from ..run.settings import RunSettings
 from . import Scale, losses, sweeps, tables, theory, trace
 from .experiment import (
@@ -166,7 +165,7 @@ class Entry:
             "section",
             entry=self,
             level=level,
-            text=markup.demoted(self.shown.text, level - 1),
+            text=markdown.demoted(self.shown.text, level - 1),
             figures=[f"{folder}{path.name}" for path in self.shown.figures if path.suffix == kind],
         )
 
@@ -213,12 +212,12 @@ def write_page(
     sections = [entry.section(level=2, kind=".svg", folder=f"{beside.name}/") for entry in entries]
     body = "\n\n".join([overview, *sections])
     write_text(page, f"# {TITLE}\n\n{headline}\n\n{about}\n\n{body}\n")
-    html = markup.render(
+    html = pages.render(
         "reproduction.html",
         title=TITLE,
         headline=headline,
-        facts=Markup(markup.inline(about)),
-        body=Markup(markup.html(body, lambda shows, where: _inside(shows, page.parent / where))),
+        facts=Markup(markdown.inline(about)),
+        body=Markup(markdown.html(body, lambda shows, where: _inside(shows, page.parent / where))),
     )
     write_text(folder / "report.html", html)
     return [page, folder / "report.html"]

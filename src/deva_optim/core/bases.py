@@ -24,16 +24,6 @@ SIDES: Final = ("left", "right")
 BASES: Final = ("basis_left", "basis_right")
 
 
-def sides_with_basis(n: int, m: int, *, sides: str, max_dim: int) -> tuple[bool, bool]:
-    """Whether the left and the right side of an n×m matrix get a basis of their own.
-
-    `"one"` is the short side, and of a square the left one.
-    """
-    left = n <= max_dim and (sides == "both" or n <= m)
-    right = m <= max_dim and (sides == "both" or m < n or (m == n and sides == "short"))
-    return left, right
-
-
 def project(X: Tensor, Q_L: Side, Q_R: Side) -> Tensor:
     """Q_Lᵀ X Q_R: parameter coordinates to eigenbasis."""
     X = X if Q_L is None else product(Q_L.mT, X)

@@ -8,7 +8,8 @@ whose gradient is not finite stays, with a flag that turns every change of the s
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import warnings
+from collections import Counter
 
 import torch
 from torch import Tensor
@@ -16,7 +17,6 @@ from torch import Tensor
 from . import linalg
 from .batch import Item
 from .linalg import Number, matrix_norms, norms
-from .skips import SkipLog
 from .units import LARGEST_SIZE, UNSET, as_units, exponents_of, is_scaled, rescale_
 
 
@@ -31,51 +31,41 @@ def check_gradient(grad: Tensor, name: str) -> None:
         raise RuntimeError(f"the gradient of {name} is complex, which is not supported")
 
 
-def screen(items: list[Item], skips: SkipLog) -> tuple[list[Item], list[Item]]:
+def screen(
+    items: list[Item], skips: SkipLog, known: Tensor | None = None
+) -> tuple[list[Item], list[Item]]:
     """The items that are updated in this step, and those that rest: weight decay alone moves them.
 
-    Their units and counts of steps are brought up to date.
+    Their units and counts of steps are brought up to date. Where the host knows the norms already,
+    as ranks do, units are left as they are.
     """
     too_large = skips.report() if skips.copies else set()
-    kinds: dict[tuple[torch.dtype, torch.device], list[Item]] = {}
-    for e in items:
-        dtype = torch.float64 if e.grad.dtype == torch.float64 else torch.float32
-        kinds.setdefault((dtype, e.grad.device), []).append(e)
-    sizes: list[Tensor] = []
-    for (dtype, _), some in kinds.items():
-        sizes.append(norms([e.grad for e in some], dtype))
-    _raise_if_asked(kinds.values(), sizes)
-    updated: list[Item] = []
-    resting: list[Item] = []
-    for some, size in zip(kinds.values(), sizes, strict=True):
-        if linalg.host_sees(size.device):
-            _screen_on_host(some, size, skips, updated, resting)
-        else:
-            _screen_on_device(some, size, skips, too_large)
-            updated += some
-    return updated, resting
-
-
-def screen_known(items: list[Item], sizes: Tensor, skips: SkipLog) -> tuple[list[Item], list[Item]]:
-    """The same where the host has the norms already; units are left as they are."""
-    if skips.copies:
-        skips.report()
-    _raise_if_asked([items], [sizes])
-    updated: list[Item] = []
-    resting: list[Item] = []
-    _screen_on_host(items, sizes, skips, updated, resting, units=False)
-    return updated, resting
-
-
-def _raise_if_asked(kinds: Iterable[list[Item]], sizes: Iterable[Tensor]) -> None:
-    """Raise an error for a gradient that is not finite, before anything is changed."""
-    for items, size in zip(kinds, sizes, strict=True):
-        for i, e in enumerate(items):
+    found: list[tuple[list[Item], Tensor]] = []  # items, and the norms of their gradients
+    if known is not None:
+        found.append((items, known))
+    else:
+        alike: dict[tuple[torch.dtype, torch.device], list[Item]] = {}
+        for e in items:
+            dtype = torch.float64 if e.grad.dtype == torch.float64 else torch.float32
+            alike.setdefault((dtype, e.grad.device), []).append(e)
+        for (dtype, _), some in alike.items():
+            found.append((some, norms([e.grad for e in some], dtype)))
+    for some, size in found:
+        for i, e in enumerate(some):
             if e.reading.group["nonfinite"] == "raise" and not math.isfinite(size[i]):
                 raise FloatingPointError(
                     f"the gradient of {e.reading.name} is not finite; nothing has been changed. "
                     "Use nonfinite='skip' to leave such steps out."
                 )
+    updated: list[Item] = []
+    resting: list[Item] = []
+    for some, size in found:
+        if known is not None or linalg.host_sees(size.device):
+            _screen_on_host(some, size, skips, updated, resting, units=known is None)
+        else:
+            _screen_on_device(some, size, skips, too_large)
+            updated += some
+    return updated, resting
 
 
 def _screen_on_host(
@@ -85,7 +75,7 @@ def _screen_on_host(
     updated: list[Item],
     resting: list[Item],
     *,
-    units: bool = True,
+    units: bool,
 ) -> None:
     counts, skipped = [], []
     for e, size in zip(items, sizes.tolist(), strict=True):
@@ -117,10 +107,16 @@ def _screen_on_device(
     items: list[Item], sizes: Tensor, skips: SkipLog, too_large: set[str]
 ) -> None:
     """All answers at once, since each question about a single item would be a kernel of its own."""
+    # An item is settled if it is one matrix, or none, whose units are not in question. From its
+    # limit on a gradient is too large for them, or not finite.
+    settled, limits = [], []
     for e in items:
         e.overflowed = e.reading.name in too_large
-    settled = [_has_settled(e) for e in items]
-    usable = sizes < _limits(items, settled, sizes)
+        asked = not e.reading.is_one or e.overflowed or e.waiting
+        unit = UNSET if asked else int(e.state["exponent"])
+        settled.append(unit != UNSET)
+        limits.append(LARGEST_SIZE[e.reading.range] * 2.0**unit if unit != UNSET else math.inf)
+    usable = sizes < _one_or_all(limits, sizes)
     nonzero = sizes >= _one_or_all([torch.finfo(e.reading.dtype).tiny for e in items], sizes)
     for i, e in enumerate(items):
         e.size, e.finite = sizes[i], usable[i]
@@ -149,22 +145,6 @@ def _screen_on_device(
         taken.append(torch.zeros_like(counted) if skipped_first else counted)
         e.counted = taken[-1]
     torch._foreach_add_(steps, list(torch.stack(taken).to(steps[0].dtype).unbind()))
-
-
-def _has_settled(e: Item) -> bool:
-    """Whether an item is one matrix, or none, whose units are not in question."""
-    if not e.reading.is_one or e.overflowed or e.waiting:
-        return False
-    return int(e.state["exponent"]) != UNSET
-
-
-def _limits(items: list[Item], settled: list[bool], like: Tensor) -> Number:
-    """The sizes from which on gradients are too large for their units, or not finite."""
-    found = [
-        LARGEST_SIZE[e.reading.range] * 2.0 ** int(e.state["exponent"]) if has_units else math.inf
-        for e, has_units in zip(items, settled, strict=True)
-    ]
-    return _one_or_all(found, like)
 
 
 def _one_or_all(numbers: list[float], like: Tensor) -> Number:
@@ -221,7 +201,11 @@ def choose_units_(e: Item) -> None:
             held |= (old == UNSET) & (not starts)  # a reloaded run knows of no overflow, either
             new = torch.where(held, old, exponents_of(seen, reading.dtype, reading.range))
             if not torch.equal(old, new) and bool((old != UNSET).any()):  # else there is no state
-                _change_units_(e, i, old - new)
+                suffix, adaptation = reading.suffixes[i], reading.method.adaptation
+                variance = adaptation is None or adaptation.source != "direction"
+                change = (old - new).to(e.param.device)
+                rescale_(e.state, e.parts[i], suffix, change, variance=variance)
+                e.renews |= f"root_left{suffix}" in e.state or f"root_right{suffix}" in e.state
         e.begun.append(old != UNSET)
         e.nonzero.append(None if on_host and bool((sizes >= tiny).all()) else sizes >= tiny)
         e.scaled |= is_scaled(new)
@@ -239,9 +223,71 @@ def _sizes(e: Item, index: int) -> Tensor:
     return e.size if isinstance(e.size, Tensor) else torch.tensor(e.size, dtype=torch.float64)
 
 
-def _change_units_(e: Item, index: int, change: Tensor) -> None:
-    suffix, adaptation = e.reading.suffixes[index], e.reading.method.adaptation
-    variance = adaptation is None or adaptation.source != "direction"
-    change = change.to(e.param.device)
-    rescale_(e.state, e.parts[index], suffix, change, variance=variance)
-    e.renews |= f"root_left{suffix}" in e.state or f"root_right{suffix}" in e.state
+# Steps that are left out -------------------------------------------------------------------------
+
+
+class SkipLog:
+    """Counts skipped steps; on an accelerator without ever making the host wait.
+
+    There the counts stay on the device and are copied to pinned memory in the background, so that
+    the warning comes a step or so late.
+    """
+
+    def __init__(self) -> None:
+        self._seen: Counter[str] = Counter()  # what the host knows of
+        self._on_device: dict[tuple[str, ...], Tensor] = {}
+        self.copies: dict[tuple[str, ...], Tensor] = {}  # of these, as they arrive on the host
+
+    @property
+    def total(self) -> int:
+        """How many steps of single parameters were skipped; waits for the device."""
+        waiting = {name for names in self._on_device for name in names}
+        seen = sum(count for name, count in self._seen.items() if name not in waiting)
+        return seen + sum(int(counts.sum()) for counts in self._on_device.values())
+
+    def of(self, name: str) -> int:
+        """How many steps of this parameter were skipped; waits for the device."""
+        on_device = [
+            int(counts[names.index(name)])
+            for names, counts in self._on_device.items()
+            if name in names
+        ]
+        return sum(on_device) if on_device else self._seen[name]
+
+    def add(self, names: list[str]) -> None:
+        """Count one skipped step for each name."""
+        for name in names:
+            self._see(name, self._seen[name] + 1)
+
+    def add_on_device(self, names: list[str], finite: Tensor) -> None:
+        """Count a skipped step wherever `finite` is false, without looking at it here."""
+        key = tuple(names)
+        if key not in self._on_device:
+            self._on_device[key] = torch.zeros_like(finite, dtype=torch.int64)
+            if finite.device.type in ("cuda", "xpu", "cpu"):  # where such a copy does not wait
+                pinned = finite.device.type != "cpu"
+                self.copies[key] = torch.zeros(len(key), dtype=torch.int64, pin_memory=pinned)
+        self._on_device[key] += ~finite
+        if key in self.copies:
+            self.copies[key].copy_(self._on_device[key], non_blocking=True)
+
+    def report(self) -> set[str]:
+        """Warn about what has reached the host since the last report, and name it."""
+        news = set()
+        for names, counts in self.copies.items():
+            for name, count in zip(names, counts.tolist(), strict=True):
+                if count > self._seen[name]:
+                    news.add(name)
+                self._see(name, count)
+        return news
+
+    def _see(self, name: str, count: int) -> None:
+        before, self._seen[name] = self._seen[name], count
+        if count.bit_length() > before.bit_length():  # the 1st, 2nd, 4th, 8th … time
+            warnings.warn(
+                f"the gradient of {name} was not finite: its step was skipped, weights and state "
+                f"unchanged ({count} so far). Look for an overflow in the loss; nonfinite='raise' "
+                "stops at the first one.",
+                RuntimeWarning,
+                stacklevel=2,
+            )

@@ -8,9 +8,10 @@ equal sizes, because only equal sizes form a batch.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import lru_cache
 from itertools import groupby
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -73,6 +74,27 @@ def whole(shape: tuple[int, ...]) -> Part:
     return Part(0, 0, -1, shape)
 
 
+def matrices(
+    shape: tuple[int, ...], group: Mapping[str, Any], name: str = "a parameter"
+) -> tuple[Part, ...]:
+    """The parts of a parameter in a group with these options; none if it is read as a vector."""
+    role, split = group.get("role"), group.get("split")
+    if role == "vector":
+        return ()
+    split = tuple(split) if isinstance(split, list) else split
+    try:
+        found = parts(shape, group.get("layout", "auto"), split, group.get("split_dim", -2))
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    if role == "matrix" and not found:
+        raise ValueError(
+            f"{name} of shape {shape} cannot have the role 'matrix', which takes at least 2 rows "
+            "and 2 columns; use 'vector' or 'auto', or split it into fewer parts. If something has "
+            "put a flattened tensor in its place, as FSDP1 and ZeRO do, use FSDP2 instead"
+        )
+    return found
+
+
 @lru_cache(maxsize=4096)
 def parts(shape: tuple[int, ...], layout: Layout, split: Split, split_dim: int) -> tuple[Part, ...]:
     """The parts of a parameter, or none at all if it is not made of matrices.
@@ -93,16 +115,12 @@ def parts(shape: tuple[int, ...], layout: Layout, split: Split, split_dim: int) 
     for size, run in groupby(sizes):
         count = len(list(run))
         length = -1 if count == len(sizes) else size * count
-        found.append(Part(dim, start, length, _cut(matrix, split_dim, size, count), count, flat))
+        *lead, n, m = matrix
+        n, m = (size, m) if split_dim == -2 else (n, size)
+        cut = (*lead, n, m) if count == 1 else (*lead, count, n, m)
+        found.append(Part(dim, start, length, cut, count, flat))
         start += size * count
     return tuple(found) if all(min(part.shape[-2:]) > 1 for part in found) else ()
-
-
-def _cut(matrix: tuple[int, ...], dim: int, size: int, count: int) -> tuple[int, ...]:
-    """The shape of `count` pieces of the given size along `dim`."""
-    *lead, n, m = matrix
-    n, m = (size, m) if dim == -2 else (n, size)
-    return (*lead, n, m) if count == 1 else (*lead, count, n, m)
 
 
 def _sizes(shape: tuple[int, ...], total: int, split: Split, dim: int) -> tuple[int, ...]:

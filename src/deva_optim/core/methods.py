@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
-from .bases import sides_with_basis
 from .directions import rms_scale, shape_scale, spectral_scale, unit_scale
 from .linalg import Number, Term
 from .variance import (
@@ -103,16 +102,6 @@ class Method(NamedTuple):
         return self.adaptation is not None and self.adaptation.waits
 
 
-def mean_side_rate(shape: Shape) -> float:
-    """2 / (n + m), SPlus's rate for a matrix."""
-    return 2.0 / (shape[-2] + shape[-1])
-
-
-def vector_rate(shape: Shape) -> float:
-    """0.001, SPlus's rate for what is not a matrix."""
-    return 1e-3
-
-
 _DEVA = "Song et al. 2026, Decoupling Variance and Scale-Invariant Updates"
 _ADAM = "Loshchilov & Hutter 2019, Decoupled Weight Decay Regularization"
 _SIGNUM = "Bernstein et al. 2018, signSGD"
@@ -144,9 +133,9 @@ _ROWS: Final = (
     Method("shampoo",                 INVERSE_ROOT, "sign",    ADAM,          unit_scale,     "adamw",     _SHAMPOO),
     Method("shampoo-ungrafted",       INVERSE_ROOT, "sign",    None,          unit_scale,     "adamw",     _SHAMPOO),
     Method("splus",                   DECOMPOSED,   "sign",    None,          unit_scale,     "splus-vector", _SPLUS, rests=True,
-           rate=mean_side_rate, beta3=None),
+           rate=lambda shape: 2 / (shape[-2] + shape[-1]), beta3=None),
     Method("splus-vector",            None,         "sign",    None,          unit_scale,     None,        _SPLUS,
-           rate=vector_rate),
+           rate=lambda shape: 1e-3),
 )
 # fmt: on
 
@@ -174,6 +163,11 @@ def covariance_period(method: Method, group: Mapping[str, Any]) -> int:
 
 
 def basis_sides(method: Method, group: Mapping[str, Any], shape: Shape) -> tuple[bool, bool]:
-    """Whether the left and the right side of matrices of a shape …, n, m get a basis."""
-    sides = "one" if method.lean else group["sides"]
-    return sides_with_basis(*shape[-2:], sides=sides, max_dim=group["max_dim"])
+    """Whether the left and the right side of matrices of a shape …, n, m get a basis.
+
+    The lean variant has one basis: that of the short side, and of a square the left one.
+    """
+    *_, n, m = shape
+    both, most = group["sides"] == "both" and not method.lean, group["max_dim"]
+    right = both or m < n or (m == n and not method.lean)
+    return n <= most and (both or n <= m), m <= most and right

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
+from collections.abc import Mapping
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from .linalg import compute_dtype
-from .matrices import Part, parts, whole
+from .matrices import matrices, whole
 from .methods import METHODS, Method, method_of
 
 STRUCTURE: Final = (
@@ -21,82 +19,52 @@ STRUCTURE: Final = (
 """The options of a group that decide how its parameters are read."""
 
 
-@dataclass(slots=True)
 class Reading:
-    """A parameter of the optimizer, and how it is read.
+    """A parameter of the optimizer, and how it is read; its method is looked up in a table.
 
     Attributes:
         place: Which of the parameters of the optimizer it is.
-        is_rest: Whether it gets the method for the rest, in an optimizer of matrices.
+        method, parts: The method that it gets, and the batches of matrices that it is made of.
         is_matrix: Whether it is made of matrices; the rest is updated entry by entry.
+        is_rest: Whether it gets the method for the rest, in an optimizer of matrices.
         is_one: Whether the norm of its gradient is that of a single matrix, or of no matrix at all.
         suffixes: What the names of the state of each part end in.
         dtype: The precision of the computation.
-        names: For each part, the names in the state of what a step works on; None before the first.
         range: The dtype whose range the state has: that of the computation, or a narrower one.
+        names: For each part, the names in the state of what a step works on; None before the first.
     """
 
-    place: int
-    group: dict[str, Any]
-    param: Tensor
-    name: str
-    method: Method
-    parts: tuple[Part, ...]
-    is_rest: bool
-    is_matrix: bool = field(init=False)
-    is_one: bool = field(init=False)
-    suffixes: tuple[str, ...] = field(init=False)
-    dtype: torch.dtype = field(init=False)
-    range: torch.dtype = field(init=False)
-    names: list[dict[str, str]] | None = field(default=None, init=False)
-
-    def __post_init__(self) -> None:
-        self.is_matrix = self.method.vector is not None
-        self.is_one = not self.is_matrix or (len(self.parts) == 1 and len(self.parts[0].shape) == 2)
+    def __init__(
+        self,
+        place: int,
+        group: dict[str, Any],
+        param: Tensor,
+        name: str,
+        methods: Mapping[str, Method],
+    ) -> None:
+        self.place, self.group, self.param, self.name = place, group, param, name
+        self.method, shape = method_of(group, methods), tuple(param.shape)
+        found = () if self.method.vector is None else matrices(shape, group, name)
+        self.is_matrix = bool(found)
+        self.is_rest = self.method.vector is not None and not found
+        if self.is_rest:
+            self.method = methods[group["rest"]]
+        self.parts = found or (whole(shape),)
+        self.is_one = not found or (len(found) == 1 and len(found[0].shape) == 2)
         several = len(self.parts) > 1
         self.suffixes = tuple(f".{i}" if several else "" for i in range(len(self.parts)))
-        self.dtype = compute_dtype(self.param)
-        narrow = self.group["state_dtype"] in (torch.float32, torch.bfloat16, "int8")
+        self.dtype = compute_dtype(param)
+        narrow = group["state_dtype"] in (torch.float32, torch.bfloat16, "int8")
         self.range = torch.float32 if narrow else self.dtype
+        self.names: list[dict[str, str]] | None = None
 
 
 def read(groups: list[dict[str, Any]], methods: Mapping[str, Method] = METHODS) -> list[Reading]:
-    """The parameters of the groups, in their order; their methods are looked up in the table."""
-    members = (
-        (group, p, name)
-        for i, group in enumerate(groups)
-        for p, name in zip(group["params"], _names(group, i), strict=True)
-    )
-    return [
-        Reading(place, group, p, name, *_read(p, group, methods))
-        for place, (group, p, name) in enumerate(members)
-    ]
-
-
-def _read(
-    param: Tensor, group: dict[str, Any], methods: Mapping[str, Method]
-) -> tuple[Method, tuple[Part, ...], bool]:
-    """The method for a parameter, the parts it is read as, and whether that is for the rest."""
-    method, shape = method_of(group, methods), tuple(param.shape)
-    if method.vector is None:
-        return method, (whole(shape),), False
-    pieces = parts(shape, group["layout"], group["split"], group["split_dim"])
-    if pieces and group["role"] != "vector":
-        return method, pieces, False
-    if group["role"] == "matrix":  # it was one when its group was added
-        raise ValueError(
-            f"a parameter of shape {shape} is in a group of matrices; if something has put a "
-            "flattened one in the place of yours, as FSDP1 and ZeRO do, use FSDP2 instead"
-        )
-    return methods[group["rest"]], (whole(shape),), True
-
-
-def _names(group: dict[str, Any], index: int) -> Sequence[str]:
-    """The names of a group's parameters, or where to find them."""
-    names: list[str] | None = group.get("param_names")
-    return names or _places(index, len(group["params"]))
-
-
-@lru_cache(maxsize=64)
-def _places(group: int, count: int) -> tuple[str, ...]:
-    return tuple(f"param_groups[{group}]['params'][{i}]" for i in range(count))
+    """The parameters of the groups, in their order; one without a name is called by its place."""
+    found: list[Reading] = []
+    for i, group in enumerate(groups):
+        names = group.get("param_names")
+        for j, p in enumerate(group["params"]):
+            name = names[j] if names else f"param_groups[{i}]['params'][{j}]"
+            found.append(Reading(len(found), group, p, name, methods))
+    return found

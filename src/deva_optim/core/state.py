@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import Optimizer, StateDict
 
 from .bases import BASES, SIDES
 from .codes import CODED, zero_codes
@@ -99,7 +98,7 @@ def named_dtypes(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _true_dtypes(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def true_dtypes(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The same the other way round."""
     return [
         {key: _DTYPES.get(x, x) if key.endswith("_dtype") else x for key, x in group.items()}
@@ -112,12 +111,12 @@ def check_loaded(readings: Iterable[Reading], state: Mapping[Tensor, dict[str, A
     for r in readings:
         like = torch.empty(r.param.shape, dtype=r.param.dtype, device="meta")
         for key, wanted in initial_state(like, r.group, r.method, r.parts).items():
-            if key not in state[r.param] and key.startswith("exponent"):
-                state[r.param][key] = Shield(_former_exponents(state[r.param], key, wanted))
-            if key not in state[r.param] and key == "rounding":  # saved before it was at random
-                state[r.param][key] = Shield(wanted)
-            x = state[r.param].get(key)
-            x = x.tensor if isinstance(x, Shield) else x
+            values = state[r.param]
+            if key not in values and key.startswith("exponent"):
+                values[key] = _former_exponents(values, key, wanted)
+            if key not in values and key == "rounding":  # saved before it was at random
+                values[key] = wanted
+            x = values.get(key)
             if x is None:
                 raise ValueError(
                     f"the state of {r.name} has no {key}; load one that was saved whole, by an "
@@ -135,42 +134,12 @@ def _former_exponents(values: Mapping[str, Any], key: str, like: Tensor) -> Tens
     suffix = key.removeprefix("exponent")
     found = torch.zeros_like(like)
     for covariance in (f"covariance_{side}{suffix}" for side in SIDES):
-        if isinstance(x := values.get(covariance), Shield):
-            whole = x.tensor.full_tensor() if hasattr(x.tensor, "full_tensor") else x.tensor
+        if (x := values.get(covariance)) is not None:
+            whole = x.full_tensor() if hasattr(x, "full_tensor") else x
             found[whole.cpu().diagonal(dim1=-2, dim2=-1).sum(-1) == 0] = UNSET
     return found
 
 
-# torch casts every tensor it loads to the dtype of its parameter, which would round the float32
-# state of a bfloat16 weight. What it does not take for a tensor it leaves alone.
-
-
-class Shield:
-    """A tensor that torch does not recognise as one."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor
-
-
-def wrapped(optimizer: Optimizer, state_dict: StateDict) -> StateDict:
-    """The state with every tensor of a parameter shielded from torch's casts, and true dtypes."""
-    groups = _true_dtypes(state_dict["param_groups"])
-    params = {index for group in groups for index in group["params"]}
-
-    def shielded(values: dict[str, Any]) -> dict[str, Any]:
-        return {key: Shield(x) if isinstance(x, Tensor) else x for key, x in values.items()}
-
-    state = state_dict["state"].items()
-    found = {k: shielded(x) if k in params else x for k, x in state}
-    return {**state_dict, "state": found, "param_groups": groups}
-
-
-def unwrap_(optimizer: Optimizer) -> None:
-    """Give each parameter its own copy of the shielded tensors, on its device."""
-    for param in [p for group in optimizer.param_groups for p in group["params"]]:
-        values = optimizer.state.get(param, {})
-        for key, value in values.items():
-            if isinstance(value, Shield):
-                device = torch.device("cpu") if on_host(key) else param.device
-                copy = value.tensor.to(device, copy=True, memory_format=torch.contiguous_format)
-                values[key] = copy  # contiguous, so that its matrices are views of it
+def copied(x: Tensor, device: torch.device | str) -> Tensor:
+    """A tensor of its own, contiguous, so that the matrices in it are views."""
+    return x.to(device, copy=True, memory_format=torch.contiguous_format)

@@ -19,6 +19,7 @@ from torch import Tensor
 from .codes import CODES, decode, encode_
 from .linalg import ORDINARY, matrix_norms, over
 from .matrices import PARAMETER_SHAPED, Part
+from .variance import MOMENTS
 
 UNSET: Final = -(2**31)
 """The exponent of a matrix that has had no gradient yet."""
@@ -39,11 +40,6 @@ _POWERS: Final = {
     "covariance_left": 2,
     "covariance_right": 2,
 }
-
-_VARIANCES: Final = (
-    *("exp_avg_rows", "exp_avg_cols", "exp_avg_sq"),
-    *("variance_short", "variance_long"),
-)
 
 LARGEST_SIZE: Final = {dtype: high for dtype, (_, high) in ORDINARY.items()}
 """The size, in units, from which on squares come near the end of the range."""
@@ -85,7 +81,7 @@ def rescale_(
     `variance` says whether the second moments are those of gradients; a direction has no unit.
     """
     for key, power in _POWERS.items():
-        if key in _VARIANCES and not variance:
+        if key in MOMENTS and not variance:
             continue
         coded = key in state and state[key].dtype in CODES
         whole = decode(state, key, torch.float32) if coded else state.get(key)

@@ -64,7 +64,7 @@ class Adaptation(NamedTuple):
 
     def moments(self, shape: Shape) -> dict[str, Shape]:
         """The running averages of matrices of a shape …, n, m: name of the state → its shape."""
-        return {name: _SHAPES[name](shape) for name in self.averages}
+        return {name: MOMENTS[name](shape) for name in self.averages}
 
 
 def bias_correction(t: Number, adaptation: Adaptation, beta1: float, beta2: float) -> Number:
@@ -231,13 +231,15 @@ def _beyond_underflow(noise: Tensor) -> Tensor:
     return noise.masked_fill(noise < 8 * torch.finfo(noise.dtype).tiny ** 0.5, torch.inf)
 
 
-_SHAPES: Final[dict[str, Callable[[Shape], Shape]]] = {
+MOMENTS: Final[dict[str, Callable[[Shape], Shape]]] = {
     "exp_avg_sq": lambda shape: shape,
     "exp_avg_rows": lambda shape: (*shape[:-1], 1),
     "exp_avg_cols": lambda shape: (*shape[:-2], 1, shape[-1]),
     "variance_short": lambda shape: (*shape[:-2], min(shape[-2:]), 1),
     "variance_long": lambda shape: (*shape[:-2], 1, max(shape[-2:])),
 }
+"""The running averages that adaptations keep: name of the state → its shape for matrices …, n, m."""
+
 _V: Final = ("exp_avg_sq",)
 _V_R: Final = ("exp_avg_rows",)
 _V_R_V_C: Final = ("exp_avg_rows", "exp_avg_cols")

@@ -7,7 +7,7 @@ first dimension, so that all ranks write, and any number of ranks can read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import torch
@@ -17,12 +17,10 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from ..core.codes import SCALE
 from ..core.matrices import PARAMETER_SHAPED
-from ..core.state import Shield, on_host
+from ..core.state import copied, on_host
+from ..local import State, local_tensor
 from .exchange import BUCKET, Exchange, Transfer, buckets, gather, scatter
-from .owners import Owners
-from .placement import RankGroup, coordinates, local
-
-State = Mapping[Tensor, dict[str, Any]]
+from .placement import Owners, RankGroup, coordinates
 
 _SAME: Final = ("step", "clock", "rounding")  # the same on all ranks
 _SMALL: Final = ("waiting", "idle", "exponent")  # right on the owner alone, but too small to cut
@@ -58,12 +56,12 @@ def load_state_(owners: Owners, params: Iterable[Tensor], state: State) -> None:
         placement, values = owners.placements[param], state[param]
         elsewhere = param in owners.owner_of and owners.owner_of[param] != placement.group.rank
         for key in sorted(values):
-            x = _unwrapped(values[key])
-            device = torch.device("cpu") if on_host(key) else local(param).device
+            x = values[key]
+            device = torch.device("cpu") if on_host(key) else local_tensor(param).device
             if param not in owners.owner_of:
-                values[key] = _copy(_block(owners, param, key, x), device)
+                values[key] = copied(_block(owners, param, key, x), device)
             elif key.split(".")[0] in (*_SAME, *_SMALL):
-                values[key] = _copy(x, device)
+                values[key] = copied(x, device)
             elif isinstance(x, DTensor) and x.device_mesh == placement.group.mesh:
                 share, cut = x.to_local(), placement.group.placement(x.placements, x.shape)
                 whole = share.new_empty(x.shape, device="meta" if elsewhere else device)
@@ -71,7 +69,7 @@ def load_state_(owners: Owners, params: Iterable[Tensor], state: State) -> None:
                 values[key] = whole
             else:
                 x = x.full_tensor() if isinstance(x, DTensor) else x
-                values[key] = torch.empty_like(x, device="meta") if elsewhere else _copy(x, device)
+                values[key] = torch.empty_like(x, device="meta") if elsewhere else copied(x, device)
     _in_buckets(gather, transfers)
 
 
@@ -80,7 +78,7 @@ def own_block(owners: Owners, param: Tensor, x: Tensor) -> Tensor:
     if param not in owners.owner_of:
         return x
     placement = owners.placements[param]
-    found = torch.empty_like(local(param), dtype=x.dtype)
+    found = torch.empty_like(local_tensor(param), dtype=x.dtype)
     scatter(placement.group, [Transfer(owners.owner_of[param], placement, found, x)]).receive()
     return found
 
@@ -90,7 +88,7 @@ def check_origin(owners: Owners, params: Iterable[Tensor], state: State) -> None
 
     The mesh of such a share has the coordinates of the other rank.
     """
-    found = [_unwrapped(x) for param in params for x in state[param].values()]
+    found = [x for param in params for x in state[param].values()]
     meshes = {id(x.device_mesh): x.device_mesh for x in found if isinstance(x, DTensor)}
     foreign = any(
         tuple(mesh.get_coordinate() or ()) != coordinates(mesh, dist.get_rank())
@@ -113,7 +111,7 @@ def _transfer_to_share(owners: Owners, param: Tensor, key: str, x: Tensor) -> Tr
     kind = Replicate() if key.split(".")[0] in _SMALL else Shard(0)
     cut = group.placement((kind,) * group.mesh.ndim, x.shape)
     shape = [s.stop - s.start for s in cut.own_block]
-    share = x.new_empty(shape, device=local(param).device if x.is_meta else x.device)
+    share = x.new_empty(shape, device=local_tensor(param).device if x.is_meta else x.device)
     return Transfer(owners.owner_of[param], cut, share, x)
 
 
@@ -135,11 +133,3 @@ def _in_buckets(
         some = [transfer for transfer in transfers if transfer.placement.group is group]
         for bucket in buckets(some, BUCKET):
             move(group, bucket).receive()
-
-
-def _unwrapped(x: Any) -> Any:
-    return x.tensor if isinstance(x, Shield) else x
-
-
-def _copy(x: Tensor, device: torch.device) -> Tensor:
-    return x.to(device, copy=True, memory_format=torch.contiguous_format)

@@ -6,34 +6,24 @@ of the round before are sent back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
+from ..core.batch import Batch, Item, batches
+from ..core.gradients import choose_units_
 from .exchange import BUCKET, Exchange, Transfer, buckets, gather, scatter
 from .placement import Placement, RankGroup
 
 
-class Updatable(Protocol):
-    """What an update works on: a gradient and a weight."""
-
-    grad: Tensor
-    param: Tensor
-
-
-E = TypeVar("E", bound=Updatable)
-B = TypeVar("B")
-
-
 @dataclass(slots=True)
-class WorkItem(Generic[E]):
+class WorkItem:
     """A parameter that takes part in a step."""
 
-    item: E  # has the whole gradient and weight while these are on the owner, else the blocks
+    item: Item  # has the whole gradient and weight while these are on the owner, else the blocks
     placement: Placement  # of the weight and of its gradient
     owner: int  # the rank that updates a matrix; −1 for a vector, which stays where it is
     grad: Tensor  # this rank's block
@@ -42,7 +32,7 @@ class WorkItem(Generic[E]):
     before: Tensor | None = None  # the whole weight before the update, if its change is sent back
 
 
-class Round(Generic[E]):
+class Round:
     """Some matrices of a group of ranks on their way to their owners, and back.
 
     With a `wire_dtype`, float32 numbers are sent in it. Weights are not sent back then: their
@@ -50,7 +40,7 @@ class Round(Generic[E]):
     """
 
     def __init__(
-        self, group: RankGroup, items: list[WorkItem[E]], wire_dtype: torch.dtype | None
+        self, group: RankGroup, items: list[WorkItem], wire_dtype: torch.dtype | None
     ) -> None:
         self._group, self._items, self._wire_dtype = group, items, wire_dtype
         self._own = [item for item in items if item.owner == group.rank]
@@ -74,14 +64,15 @@ class Round(Generic[E]):
             transfers.append(Transfer(x.owner, x.placement, x.param, x.item.param, dtype))
         self._exchange = gather(self._group, transfers)
 
-    def receive(self) -> list[E]:
-        """Wait for the matrices that this rank owns, and return them."""
+    def batches(self) -> Iterator[Batch]:
+        """Wait for the matrices that this rank owns; they are batches like any other then."""
         self._exchange.receive()
         for x in self._own:
             if self._sends_change(x):
                 # A weight that is not sharded is updated in another tensor than its block.
                 x.before = x.item.param.clone() if x.placement.sharded else x.param
-        return [x.item for x in self._own]
+            choose_units_(x.item)
+        return batches(x.item for x in self._own)
 
     def send_back(self) -> None:
         """Start to send the updated weights, or their changes, to all ranks."""
@@ -95,7 +86,8 @@ class Round(Generic[E]):
                     x.item.param.sub_(x.before)  # in place: this copy is for the round alone
             transfers.append(Transfer(x.owner, x.placement, block, x.item.param, dtype))
         self._exchange = scatter(self._group, transfers)
-        self.release()
+        for x in self._own:  # drop whole gradients and weights: the next rounds need the memory
+            x.item.grad, x.item.param, x.before = x.grad, x.param, None
 
     def receive_back(self) -> None:
         """Wait for the weights that other ranks have updated, or for the changes of all."""
@@ -104,12 +96,7 @@ class Round(Generic[E]):
             X.add_(change)
         self._changes.clear()
 
-    def release(self) -> None:
-        """Drop the whole gradients and weights: the next rounds need the memory."""
-        for x in self._own:
-            x.item.grad, x.item.param, x.before = x.grad, x.param, None
-
-    def _sends_change(self, item: WorkItem[E]) -> bool:
+    def _sends_change(self, item: WorkItem) -> bool:
         return self._group.size > 1 and self._dtype(item.param) is not None
 
     def _dtype(self, X: Tensor) -> torch.dtype | None:
@@ -121,17 +108,15 @@ class Round(Generic[E]):
 
 
 def rounds(
-    groups: Iterable[RankGroup],
-    items: list[WorkItem[E]],
-    wire_dtype: torch.dtype | None = None,
-) -> list[Round[E]]:
+    groups: Iterable[RankGroup], items: list[WorkItem], wire_dtype: torch.dtype | None
+) -> list[Round]:
     """The matrices in rounds, in each of which no owner sends back more than half a bucket.
 
     Two rounds are held at a time, and together they are one bucket.
     """
     found = []
     for group in groups:
-        queues: dict[int, list[WorkItem[E]]] = {}
+        queues: dict[int, list[WorkItem]] = {}
         for x in items:
             if x.placement.group is group:
                 queues.setdefault(x.owner, []).append(x)
@@ -141,10 +126,8 @@ def rounds(
     return found
 
 
-def overlapped(
-    rounds: list[Round[E]], update: Callable[[list[E]], Iterable[B]], meanwhile: Iterable[B]
-) -> Iterator[B]:
-    """The batches of the matrices that this rank owns: `update` makes them of what has arrived.
+def overlapped(rounds: list[Round], meanwhile: Iterable[Batch]) -> Iterator[Batch]:
+    """The batches of the matrices that this rank owns, as they arrive.
 
     The caller updates each batch before it asks for the next one. The batches of `meanwhile` come
     while the first round is on its way. A round is sent before the round before it is updated, and
@@ -156,7 +139,7 @@ def overlapped(
     for i, this in enumerate(rounds):
         if i + 1 < len(rounds):
             rounds[i + 1].send()
-        yield from update(this.receive())
+        yield from this.batches()
         if i > 0:
             rounds[i - 1].receive_back()
         this.send_back()

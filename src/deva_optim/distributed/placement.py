@@ -1,14 +1,17 @@
-"""How a tensor is placed over the ranks of a mesh.
+"""How a tensor is placed over the ranks of a mesh, and which rank owns it.
 
 A tensor is cut along some dimensions of the mesh and copied along the others. Each rank holds one
 block of it, and a replica is a set of ranks whose blocks make up the whole tensor. Ranks are
 numbered as in their process group.
+
+The owner of a matrix alone keeps its state and computes its updates. Owners are chosen so that all
+ranks have about the same amount of work.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -16,8 +19,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.placement_types import Placement as DimPlacement
+
+from ..core.balance import share_out
+from ..options import Ranks
 
 Ints = Sequence[int]
 Block = tuple[slice, ...]
@@ -33,6 +39,7 @@ class RankGroup:
         self.rank, self.size = ranks.index(dist.get_rank()), len(ranks)
         self.coordinates = [coordinates(mesh, rank) for rank in ranks]  # of each rank, in the mesh
         self.placement = cache(partial(Placement, self))  # one for all tensors that are alike
+        self.loads = [0] * self.size  # the costs of what each rank owns
 
     def sum_(self, X: Tensor) -> None:
         """X ← the sum of the X of all ranks."""
@@ -75,9 +82,51 @@ class Placement:
         )
 
 
-def local(param: Tensor) -> Tensor:
-    """This rank's block of a parameter."""
-    return param.to_local() if isinstance(param, DTensor) else param
+class Owners:
+    """The parameters that ranks share: how each is placed, and which rank owns it."""
+
+    def __init__(self, process_group: Ranks) -> None:
+        if not isinstance(process_group, dist.ProcessGroup | DeviceMesh | None):
+            raise TypeError(
+                f"process_group must be a process group or a mesh, got {process_group!r}"
+            )
+        self._process_group = process_group
+        self.groups: list[RankGroup] = []  # one for each mesh, in the same order on all ranks
+        self.placements: dict[Tensor, Placement] = {}
+        # The owners of matrices, numbered as in their groups. A vector has none, nor has a matrix
+        # before its first gradient.
+        self.owner_of: dict[Tensor, int] = {}
+
+    def add(self, param: Tensor) -> None:
+        """Find out how a parameter is placed, if it is shared."""
+        if isinstance(param, DTensor):
+            mesh, placements = param.device_mesh, param.placements
+        elif self._process_group is not None:
+            if isinstance(self._process_group, dist.ProcessGroup):
+                device = param.device.type
+                self._process_group = DeviceMesh.from_group(self._process_group, device)
+            mesh = self._process_group
+            placements = (Replicate(),) * mesh.ndim
+        else:
+            return
+        group = next((group for group in self.groups if group.mesh == mesh), None)
+        if group is None:
+            group = RankGroup(mesh)
+            self.groups.append(group)
+        self.placements[param] = group.placement(placements, param.shape)
+
+    def assign(self, costs: Mapping[Tensor, int]) -> None:
+        """Choose owners for matrices that have none, from what a step of each matrix costs."""
+        for group in self.groups:
+            params = [p for p in costs if self.placements[p].group is group]
+            chosen = share_out([costs[p] for p in params], group.loads)
+            self.owner_of.update(zip(params, chosen, strict=True))
+
+    def clear(self) -> None:
+        """Forget all owners."""
+        self.owner_of.clear()
+        for group in self.groups:
+            group.loads = [0] * group.size
 
 
 def coordinates(mesh: DeviceMesh, rank: int) -> tuple[int, ...]:

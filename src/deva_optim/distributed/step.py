@@ -7,84 +7,72 @@ back. All ranks see the same norms of the gradients, and so they decide alike.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.distributed import ProcessGroup
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from ..core.balance import first_phases, step_cost
-from ..core.batch import Batch, Item, batches, item
-from ..core.gradients import check_gradient, choose_units_, screen_known
+from ..core.batch import Batch, batches, item
+from ..core.gradients import SkipLog, check_gradient, choose_units_, screen
 from ..core.linalg import norms, scalar_dtype
 from ..core.matrices import Part, whole
 from ..core.parameters import Reading
-from ..core.skips import SkipLog
 from ..core.step import decay_
-from .checkpoint import State, check_origin, load_state_, own_block, saved_state
-from .owners import Owners
+from ..local import Local, State, local_tensor
+from ..options import Ranks
+from .checkpoint import check_origin, load_state_, own_block, saved_state
 from .pipeline import WorkItem, overlapped, rounds
-from .placement import Block, RankGroup, local
+from .placement import Block, Owners, RankGroup
 
 T = TypeVar("T")
 Grads = Mapping[Tensor, Tensor | None]  # for each parameter this rank's block of its gradient
 
 
-class Distributed:
+class Distributed(Local):
     """The parameters of an optimizer that several ranks share.
 
-    It answers what `deva_optim.local.Strategy` asks, and takes the arguments of `Local`. All ranks
-    that share parameters must call the same methods in the same order.
+    All ranks that share parameters must call the same methods in the same order.
     """
 
-    def __init__(
-        self, process_group: ProcessGroup | DeviceMesh | None, wire_dtype: torch.dtype | None
-    ) -> None:
+    def __init__(self, process_group: Ranks, wire_dtype: torch.dtype | None) -> None:
+        super().__init__(process_group, wire_dtype)
         self._owners = Owners(process_group)
-        self._wire_dtype = wire_dtype
+        self.shared = self._owners.placements.keys()
 
-    @property
-    def shared(self) -> Collection[Tensor]:
-        """The parameters that several ranks share."""
-        return self._owners.placements.keys()
-
-    def add(self, params: Iterable[Tensor]) -> Distributed:
+    def add(self, params: Iterable[Tensor]) -> None:
         """Find out which of these parameters are shared, and how."""
         for param in params:
             if param not in self.shared:
                 self._owners.add(param)
-        return self
 
     def batches(self, readings: list[Reading], state: State, skips: SkipLog) -> Iterator[Batch]:
         """The batches that this rank advances; the weights it owns are sent to the other ranks."""
         params = self._shared(readings)
-        grads = {r.param: _local_gradient(r) for r in params}
-        sizes = self._agree(params, grads)
+        sizes, grads = self._agree(params)
         present = [r for r in params if r.param in sizes]
         self._assign(present)
         phase = first_phases(readings) if any(not state[r.param] for r in present) else {}
         items = [self._work_item(r, grads, state, phase.get(r.param, 0)) for r in present]
         seen = torch.tensor(list(sizes.values()), dtype=torch.float64)
-        updated, resting = screen_known([x.item for x in items], seen, skips)
-        kept, decayed = {id(e) for e in updated}, {id(e) for e in resting}
-        for x in items:
-            if id(x.item) in decayed:
-                x.item.parts = tuple(_within(part, x.placement.own_block) for part in x.item.parts)
-                x.item.offset = x.placement.offset
-                decay_(x.item)
-        items = [x for x in items if id(x.item) in kept]
+        updated, resting = screen([x.item for x in items], skips, known=seen)
+        work = {id(x.item): x for x in items}
+        for e in resting:
+            placement = work[id(e)].placement
+            e.parts = tuple(_within(part, placement.own_block) for part in e.parts)
+            e.offset = placement.offset
+            decay_(e)
+        items = [work[id(e)] for e in updated]
         vectors = self._vectors([x for x in items if x.owner < 0])
         matrices = [x for x in items if x.owner >= 0]
-        travelling = rounds(self._owners.groups, matrices, self._wire_dtype)
-        yield from overlapped(travelling, _arrived, meanwhile=vectors)
+        travelling = rounds(self._owners.groups, matrices, self.wire_dtype)
+        yield from overlapped(travelling, meanwhile=vectors)
 
     def squared_norms(self, readings: list[Reading]) -> dict[Tensor, float]:
         """The squared norm of every gradient that any rank has."""
-        params = self._shared(readings)
-        sizes = self._agree(params, {r.param: _local_gradient(r) for r in params})
+        sizes, _ = self._agree(self._shared(readings))
         return {param: size**2 for param, size in sizes.items()}
 
     def merged(self, rows: dict[str, T]) -> dict[str, T]:
@@ -117,8 +105,9 @@ class Distributed:
         new = [r for r in params if r.is_matrix and r.param not in self._owners.owner_of]
         self._owners.assign({r.param: step_cost(r.parts, r.method, r.group) for r in new})
 
-    def _agree(self, params: list[Reading], grads: Grads) -> dict[Tensor, float]:
-        """The norm of every gradient that any rank has, over all ranks."""
+    def _agree(self, params: list[Reading]) -> tuple[dict[Tensor, float], Grads]:
+        """The norm of every gradient that any rank has, over all ranks, and this rank's blocks."""
+        grads = {r.param: _local_gradient(r) for r in params}
         counts: dict[Tensor, int] = {}
         sizes: dict[Tensor, float] = {}
         for group in self._owners.groups:
@@ -134,11 +123,15 @@ class Distributed:
                     f"{r.name} has a gradient on {count} of the {placement.group.size} ranks that "
                     "hold it; reduce gradients over all of them before the step"
                 )
-        return {r.param: sizes[r.param] for r in params if counts[r.param]}
+        return {r.param: sizes[r.param] for r in params if counts[r.param]}, grads
 
-    def _work_item(self, r: Reading, grads: Grads, state: State, phase: int) -> WorkItem[Item]:
+    def _work_item(self, r: Reading, grads: Grads, state: State, phase: int) -> WorkItem:
         """What a step works on: this rank's blocks of gradient and weight, and their state."""
-        X, placement, values = local(r.param), self._owners.placements[r.param], state[r.param]
+        X, placement, values = (
+            local_tensor(r.param),
+            self._owners.placements[r.param],
+            state[r.param],
+        )
         owner, parts, like = self._owners.owner_of.get(r.param, -1), r.parts, X
         grad = grads[r.param]
         if grad is None:
@@ -147,7 +140,14 @@ class Distributed:
             like = X.new_empty(()).expand(r.param.shape)
             like = like if owner == placement.group.rank else like.to("meta")
         else:
-            _check_codes(r, X)
+            # The numbers that share a scale of codes must not be cut between ranks.
+            coded = r.group["state_dtype"] == "int8"
+            if coded and X.ndim > 1 and X.shape[1:] != r.param.shape[1:]:
+                raise ValueError(
+                    f"state_dtype must not be 'int8' for {r.name}, which is updated entry by entry "
+                    "and sharded along another dimension than the first; use torch.bfloat16, or "
+                    "shard its rows"
+                )
             parts = (whole(tuple(X.shape)),)
         fresh = not values
         found = item(r, X, grad, values, parts, phase, like)
@@ -158,7 +158,7 @@ class Distributed:
         exact = r.group["ema_rate"] is not None
         return WorkItem(found, placement, owner, found.grad, X, exact=exact)
 
-    def _vectors(self, items: list[WorkItem[Item]]) -> Iterator[Batch]:
+    def _vectors(self, items: list[WorkItem]) -> Iterator[Batch]:
         """The batches of vectors; an ε that is relative to a mean is told that over all ranks."""
         apart = []
         for x in items:
@@ -172,7 +172,7 @@ class Distributed:
             b.mean = torch.stack([means[e.param] for e in b.items]).to(b.dtype)
             yield b
 
-    def _means(self, items: list[WorkItem[Item]]) -> dict[Tensor, Tensor]:
+    def _means(self, items: list[WorkItem]) -> dict[Tensor, Tensor]:
         """For this rank's block of each weight the mean that V will have after this step."""
         found = {
             e.param: total
@@ -190,15 +190,6 @@ class Distributed:
         return found
 
 
-def _check_codes(r: Reading, X: Tensor) -> None:
-    """Raise an error if the blocks that share a scale of codes would be cut between ranks."""
-    if r.group["state_dtype"] == "int8" and X.ndim > 1 and X.shape[1:] != r.param.shape[1:]:
-        raise ValueError(
-            f"state_dtype must not be 'int8' for {r.name}, which is updated entry by entry and "
-            "sharded along another dimension than the first; use torch.bfloat16, or shard its rows"
-        )
-
-
 def _within(part: Part, block: Block) -> Part:
     """What a block of a parameter has of one of its parts."""
     if part.length < 0:  # all of the parameter
@@ -207,13 +198,6 @@ def _within(part: Part, block: Block) -> Part:
     start = min(max(part.start, here.start), here.stop)
     stop = max(min(part.start + part.length, here.stop), start)
     return part._replace(start=start - here.start, length=stop - start)
-
-
-def _arrived(items: list[Item]) -> Iterator[Batch]:
-    """The batches of matrices that have arrived on their owner."""
-    for e in items:
-        choose_units_(e)
-    return batches(items)
 
 
 def _local_gradient(r: Reading) -> Tensor | None:
@@ -233,7 +217,7 @@ def _sums(group: RankGroup, params: list[Reading], grads: Grads) -> list[list[fl
     """For each parameter how many ranks have a gradient, and the sum of its squares over them."""
     if not params:
         return []
-    device = local(params[0].param).device
+    device = local_tensor(params[0].param).device
     table = torch.zeros(len(params), 2, dtype=scalar_dtype(device), device=device)
     for dtype in (torch.float32, torch.float64):
         found = {

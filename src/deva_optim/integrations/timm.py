@@ -13,8 +13,7 @@ from torch import nn
 from ..optimizer import BaseOptimizer
 from ..optimizers.deva import DeVA, DeVALinf, DeVASinf
 from ..optimizers.muon import AdaMuon, Muon, NorMuon
-from ..optimizers.shampoo import Shampoo, SPlus
-from ..optimizers.soap import SOAP
+from ..optimizers.shampoo import SOAP, Shampoo, SPlus
 from ..optimizers.vector import AdamW, Lion, Signum
 from ..routing.groups import cut_by_role
 

@@ -14,8 +14,7 @@ from torchtitan.components.optimizer import OptimizersContainer, ParamGroupConfi
 from ..optimizer import BaseOptimizer
 from ..optimizers.deva import DeVA, DeVALinf, DeVASinf
 from ..optimizers.muon import AdaMuon, Muon, NorMuon
-from ..optimizers.shampoo import Shampoo, SPlus
-from ..optimizers.soap import SOAP
+from ..optimizers.shampoo import SOAP, Shampoo, SPlus
 from ..routing.groups import cut_by_role
 
 CLASSES: Final[dict[str, type[BaseOptimizer]]] = {

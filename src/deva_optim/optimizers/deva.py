@@ -31,12 +31,6 @@ class DeVA(BaseOptimizer):
     Args:
         params: A model, its parameters, its named parameters, or parameter groups. Groups without a
             `role` are routed as a model is, and may be split for it.
-        rest: The method for what is not a hidden matrix: `"adamw"`, `"deva-linf"`, `"signum"` or
-            `"lion"`.
-        state_dtype: dtype of M and V. None is float32, and float64 for float64 parameters. With
-            `variant="whitened"` M has that precision whatever is given. `"int8"` keeps those of
-            weights with two dimensions or more as codes of one byte, with a scale for each block of
-            256, and bases in bfloat16.
 
     >>> model = nn.Sequential(nn.Embedding(10, 8), nn.Linear(8, 8), nn.Linear(8, 10))
     >>> optimizer = DeVA(model, lr=1e-3)
@@ -106,10 +100,7 @@ class DeVASinf(BaseOptimizer):
     method, embeddings and heads included; everything else gets DeVA-ℓ∞. `DeVA` routes a model.
 
     Args:
-        state_dtype: dtype of M and V. None is float32, and float64 for float64 parameters. With
-            `variant="whitened"` M has that precision whatever is given. `"int8"` keeps those of
-            weights with two dimensions or more as codes of one byte, with a scale for each block of
-            256, and bases in bfloat16.
+        betas: Decay β₁ of M, β₂ of V and β₃ of the covariances; the last is 0.95 unless given.
 
     >>> weight = nn.Parameter(torch.zeros(2, 2))
     >>> weight.grad = torch.tensor([[3.0, 0.0], [0.0, -0.5]])

@@ -8,10 +8,17 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .blocks import layer_scales
-from .layouts import layout_options, matrices
-from .modules import ModelParameter, model_parameters, without_numbers
-from .overrides import GROUP_OPTIONS, Matcher, Setting, match_overrides, match_splits
+from ..core.matrices import matrices
+from .layouts import layout_options
+from .modules import ModelParameter, model_parameters, tensor_of, without_numbers
+from .overrides import (
+    GROUP_OPTIONS,
+    Matcher,
+    Setting,
+    layer_scales,
+    match_overrides,
+    match_splits,
+)
 from .rules import role_options
 
 
@@ -115,11 +122,7 @@ def grouped(routes: Routes) -> list[dict[str, Any]]:
     groups: dict[str, dict[str, Any]] = {}
     for p, (options, reason) in routes.items():
         name = p.names[0] or "a parameter"
-        if not _matrices_text(p.shape, options, name) and options["role"] == "matrix":
-            raise ValueError(
-                f"{name} of shape {p.shape} cannot have the role 'matrix', which takes at least 2 "
-                "rows and 2 columns; leave it out of the override, or split it into fewer parts"
-            )
+        matrices(p.shape, options, name)  # or an error that says what does not fit
         key = repr(sorted(options.items()))
         group = groups.setdefault(key, {"params": [], "name": _group_name(options), **options})
         pair = NamedParameter((name, p.tensor))
@@ -199,15 +202,6 @@ def _group_name(options: Mapping[str, Any]) -> str:
     return ", ".join(words)
 
 
-def _matrices_text(shape: tuple[int, ...], options: Mapping[str, Any], name: str) -> str:
-    """The matrices that the optimizer sees in a parameter, as "3 × (768, 768)"; "" if none."""
-    try:
-        found = matrices(shape, options)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
-    return " + ".join(_times(part.matrices, part.shape[-2:]) for part in found)
-
-
 def _times(count: int, shape: tuple[int, ...]) -> str:
     return f"{count} × {shape}" if count > 1 else f"{shape}"
 
@@ -217,7 +211,7 @@ def _header(group: Mapping[str, Any], number: int) -> str:
     hidden = "split_dim" if group.get("split") is None else None
     keys = [key for key in GROUP_OPTIONS if key != hidden and group.get(key) is not None]
     options = ", ".join(f"{key} {group[key]}" for key in keys)
-    tensors = [param[1] if isinstance(param, tuple) else param for param in group["params"]]
+    tensors = list(map(tensor_of, group["params"]))
     plural, elements = "s" if len(tensors) != 1 else "", sum(tensor.numel() for tensor in tensors)
     size = f"{len(tensors)} tensor{plural}, {elements:,} elements"
     return f"{group.get('name', f'group {number}')}: " + "; ".join(filter(None, [options, size]))
@@ -233,7 +227,8 @@ def _rows(group: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
         lines.setdefault(kind, []).append(name)
     rows = []
     for (_, shape, reason), alike in lines.items():
-        found = _matrices_text(shape, group, alike[0])
+        parts = matrices(shape, group, alike[0])
+        found = " + ".join(_times(part.matrices, part.shape[-2:]) for part in parts)
         text = f"as {found}" if found else "elementwise"
         rows += [(name, _times(count, shape), text, reason) for name, count in _merged(alike)]
     return rows

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
 from torch import Tensor, nn
 
-from ..core.matrices import Part, Split, parts
+from ..core.matrices import Split
 from .modules import ModelParameter, is_conv, is_transposed_linear
 
 # Attention of transformers whose rows go head by head: head_dim rows of q, of k and of v, and so
@@ -63,15 +63,6 @@ def layout_options(
         if output_dim(p) == -1:
             options["split_dim"] = -1
     return options, reason
-
-
-def matrices(shape: tuple[int, ...], options: Mapping[str, Any]) -> tuple[Part, ...]:
-    """The batches of matrices in a parameter of a group with these options; none in a vector."""
-    if options.get("role") == "vector":
-        return ()
-    split = options.get("split")
-    split = tuple(split) if isinstance(split, list) else split
-    return parts(shape, options.get("layout", "auto"), split, options.get("split_dim", -2))
 
 
 def is_conv_weight(p: ModelParameter) -> bool:
@@ -172,8 +163,7 @@ def _attention_layouts(p: ModelParameter) -> Iterator[tuple[Split, str]]:
     parent: Any = p.parent
     layers = {f"{cls.__name__}.{p.layer_name}" for cls in type(parent).__mro__}
     if layers & PER_HEAD:
-        names = ("head_dim", "head_size", "attention_head_size")
-        size = next((getattr(parent, name) for name in names if hasattr(parent, name)), 0)
+        size = _first_number(parent, ("head_dim", "head_size", "attention_head_size"))
         yield p.shape[0] // size if size else None, "query, key, value of each head"
     if layers & GROUPED_QUERY:
         keys = parent.num_key_value_heads * parent.head_dim

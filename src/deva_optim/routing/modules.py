@@ -154,6 +154,11 @@ def _check_flattened(p: ModelParameter) -> None:
         )
 
 
+def tensor_of(member: Any) -> Any:
+    """The parameter of a member of a group, which may be a pair of name and parameter."""
+    return member[1] if isinstance(member, tuple) else member
+
+
 def without_numbers(name: str) -> str:
     """A name with "#" in place of the numbers of layers, as in "h.#.attn.weight"."""
     return re.sub(r"(?<![^.])\d+(?![^.])", "#", name)

@@ -1,4 +1,4 @@
-"""What the user sets for some of the parameters: `overrides` and `split` of `param_groups`.
+"""What the user sets for some parameters: `overrides`, `split`, `layer_decay` of `param_groups`.
 
 A matcher that matches no parameter is an error, because it is most likely misspelt.
 """
@@ -13,11 +13,17 @@ from typing import Any, get_args
 from torch import nn
 
 from ..core.matrices import Layout, Split
-from ..options import check_choice
+from ..options import check_choice, nearest
 from .modules import ModelParameter, without_numbers
 
 Matcher = str | re.Pattern[str] | type[nn.Module]
 Setting = str | Mapping[str, Any]
+
+# Everything up to the number of a block, after the name of the list that holds it; in a network
+# of stages blocks are numbered within them. If no list has such a name, any number is a block's.
+_LISTS = r"stages\.\d+\.(?:blocks|layers)|layers\.\d+\.blocks|blocks?|layers?|layer\d+|h|resblocks"
+_BLOCK = re.compile(rf"^(.*?(?:^|\.)(?:{_LISTS})\.\d+)\.")
+_NUMBERED = re.compile(r"^(.*?(?:^|\.)\d+)\.")
 
 GROUP_OPTIONS = ("role", "layout", "split", "split_dim", "lr", "lr_scale", "weight_decay")
 
@@ -51,9 +57,8 @@ def _checked_setting(setting: Setting) -> dict[str, Any]:
         check_choice("overrides: a setting", setting, ("matrix", "vector"))
         return {"role": setting}
     for key in setting:  # a key that resembles none of ours may be an option of the optimizer
-        near = difflib.get_close_matches(key, GROUP_OPTIONS, n=1, cutoff=0.85)
-        if near and key not in GROUP_OPTIONS:
-            raise ValueError(f"overrides: a setting has the key {key!r}; did you mean {near[0]!r}?")
+        if key not in GROUP_OPTIONS and (hint := nearest(key, GROUP_OPTIONS, cutoff=0.85)):
+            raise ValueError(f"overrides: a setting has the key {key!r}{hint}")
     if "params" in setting:
         raise ValueError("overrides: a setting cannot set 'params'; its matcher selects them")
     check_choice("overrides: role", setting.get("role", "auto"), ("auto", "matrix", "vector"))
@@ -114,12 +119,33 @@ def _hint(matcher: Matcher, params: list[ModelParameter]) -> str:
     # One name of each kind; otherwise all three could be the same layer of different blocks.
     names = {without_numbers(name): name for p in params for name in p.names if name}.values()
     pattern = matcher if isinstance(matcher, str) else matcher.pattern
-    near = sorted(names, key=lambda name: -_common_length(pattern, name))[:3]
-    if not near:
+    if not names:
         return "the parameters have no names, so pass the module itself"
-    return f"the nearest names are {', '.join(near)}"
+
+    def common_length(name: str) -> int:
+        both = difflib.SequenceMatcher(None, pattern, name, autojunk=False)
+        return both.find_longest_match().size
+
+    return f"the nearest names are {', '.join(sorted(names, key=common_length, reverse=True)[:3])}"
 
 
-def _common_length(pattern: str, name: str) -> int:
-    """The length of the longest text that is in both."""
-    return difflib.SequenceMatcher(None, pattern, name, autojunk=False).find_longest_match().size
+def layer_scales(
+    params: list[ModelParameter], decay: float
+) -> dict[ModelParameter, dict[str, Any]]:
+    """For each parameter below the last layer its `lr_scale`, as an option of its group."""
+    if not 0 < decay <= 1:
+        raise ValueError(f"layer_decay must be above 0 and at most 1, got {decay!r}")
+    if not any(p.names[0] for p in params):
+        raise ValueError("layer_decay needs the names of the parameters; pass the model itself")
+    pattern = _BLOCK if any(_BLOCK.match(p.names[0]) for p in params) else _NUMBERED
+    blocks: dict[str, int] = {}
+    layers = {}  # but for those after the blocks, which have the whole rate
+    for p in params:
+        if block := pattern.match(p.names[0]):
+            layers[p] = blocks.setdefault(block[1], len(blocks) + 1)
+        elif not blocks:
+            layers[p] = 0
+    if not blocks:
+        raise ValueError("layer_decay found no repeated blocks in the names of the parameters")
+    scales = {p: decay ** (len(blocks) + 1 - layer) for p, layer in layers.items()}
+    return {p: {"lr_scale": scale} for p, scale in scales.items() if scale < 1}

@@ -6,18 +6,18 @@ known are read as what they mean; of a key that nobody knows the user is told.
 
 from __future__ import annotations
 
-import difflib
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, get_args
 
 from torch import Tensor
 
-from ..core.matrices import parts
-from ..options import DEFAULTS, Rest, as_list
+from ..core.matrices import matrices
+from ..options import DEFAULTS, Rest, nearest
 from .groups import grouped, routes
+from .modules import tensor_of
 from .rules import KINDS
 
 _RATES: Final = {"rest": "rest_lr", "embedding": "embedding_lr", "head": "head_lr"}
@@ -80,11 +80,12 @@ def assigned(group: Mapping[str, Any], *, by_model: bool, rates: Rates) -> list[
         by_model: Whether a group without a role is routed as a model is; otherwise it stays one.
         rates: Those of the optimizer.
     """
+    _warn_of_unknown(group)
     named = {**group, "params": _members(group), **_role(group)}
     named.pop("param_names", None)
-    _warn_of_unknown(group)
-    params = [member[1] if isinstance(member, tuple) else member for member in named["params"]]
-    if not by_model and _has_own_betas(named) and not any(map(_is_matrix(named), params)):
+    params = [tensor_of(member) for member in named["params"]]
+    own_betas = "role" not in named and not named.keys().isdisjoint(("betas", "momentum"))
+    if own_betas and not by_model and not any(_is_matrix(p, named) for p in params):
         named["role"] = "vector"
     if "role" in named or not by_model or not params or len(set(map(id, params))) < len(params):
         return _by_rate(named, rates)  # nothing to route, or an error for the optimizer
@@ -94,25 +95,22 @@ def assigned(group: Mapping[str, Any], *, by_model: bool, rates: Rates) -> list[
     for p, (options, reason) in found.items():
         found[p] = {**rates.of(_kind(options["role"], reason)), **options}, reason
     routed = grouped(found)
-    mixed = len({r["role"] for r in routed}) > 1
+    if len({r["role"] for r in routed}) == 1:
+        of_vectors = named
+    else:  # the betas of a group that has both are those of its matrices
+        of_vectors = {key: x for key, x in named.items() if key not in ("betas", "momentum")}
     return [
-        {**r, **_for_role(r["role"], named, mixed), "params": r["params"], "role": r["role"]}
+        {**r, **(of_vectors if r["role"] == "vector" else named), "params": r["params"]}
         for r in routed
     ]
 
 
-def _for_role(role: str, group: Mapping[str, Any], mixed: bool) -> dict[str, Any]:
-    """What the user says of a group, for those of its members that have a role.
-
-    The betas of a group that has both are those of its matrices.
-    """
-    others = ("betas", "momentum") if mixed and role == "vector" else ()
-    return {key: value for key, value in group.items() if key not in others}
-
-
 def _members(group: Mapping[str, Any]) -> list[Any]:
     """The parameters of a group, as pairs with their names if it has any."""
-    members, names = as_list(group["params"]), group.get("param_names")
+    members, names = group["params"], group.get("param_names")
+    if isinstance(members, set):
+        raise TypeError("params must come in ordered collections, got a set; use a list")
+    members = [members] if isinstance(members, Tensor) else list(members)
     if names is None or any(isinstance(member, tuple) for member in members):
         return members
     if len(names) != len(members):
@@ -145,26 +143,17 @@ def _by_rate(group: Mapping[str, Any], rates: Rates) -> list[dict[str, Any]]:
     if not rates:
         return [dict(group)]
     kinds: dict[str, list[Any]] = {}
-    is_matrix = _is_matrix(group)
     for member in group["params"]:
-        param = member[1] if isinstance(member, tuple) else member
         role = group.get("role", "auto")
         if role == "auto":
-            role = "matrix" if is_matrix(param) else "vector"
-        kind = _kind(role, getattr(member, "reason", ""))
-        kinds.setdefault(kind, []).append(member)
+            role = "matrix" if _is_matrix(tensor_of(member), group) else "vector"
+        kinds.setdefault(_kind(role, getattr(member, "reason", "")), []).append(member)
     return [{**rates.of(kind), **group, "params": some} for kind, some in kinds.items()]
 
 
-def _has_own_betas(group: Mapping[str, Any]) -> bool:
-    return "role" not in group and not group.keys().isdisjoint(("betas", "momentum"))
-
-
-def _is_matrix(group: Mapping[str, Any]) -> Callable[[Any], bool]:
+def _is_matrix(p: Any, group: Mapping[str, Any]) -> bool:
     """Whether a parameter has the shape of a matrix, by the layout of its group."""
-    layout, split, dim = (group.get(key, DEFAULTS[key]) for key in ("layout", "split", "split_dim"))
-    split = tuple(split) if isinstance(split, list) else split
-    return lambda p: isinstance(p, Tensor) and bool(parts(tuple(p.shape), layout, split, dim))
+    return isinstance(p, Tensor) and bool(matrices(tuple(p.shape), group))
 
 
 def _kind(role: str, reason: str) -> str:
@@ -173,8 +162,7 @@ def _kind(role: str, reason: str) -> str:
 
 def _warn_of_unknown(group: Mapping[str, Any]) -> None:
     for key in group.keys() - DEFAULTS.keys() - _KEPT:
-        near = difflib.get_close_matches(key, [*DEFAULTS, *_KEPT], n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = nearest(key, [*DEFAULTS, *_KEPT], cutoff=0.6)
         _warn(f"a parameter group has the key {key!r}, which means nothing here{hint}")
 
 

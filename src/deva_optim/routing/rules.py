@@ -10,7 +10,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from .layouts import conv_groups, is_conv_weight, layout_options, matrices
+from ..core.matrices import matrices
+from .layouts import conv_groups, is_conv_weight, layout_options
 from .modules import HEAD_NAME, ModelParameter, is_layer
 
 # Own names of weights, and of parameters that are not weights. No "pos" may match "post_".
