@@ -384,13 +384,16 @@ def test_the_claim_is_judged_against_both_muons_and_by_time():
     assert [row.entry.name for row in rows if row.fair is None] == ["worse"]
     # Lines from 5 again: the short one reaches 3.3, where muon ends, after 1.7 / 1.81 of its way.
     assert rows[0].fair == pytest.approx(0.8 * 1.7 / 1.81)
-    low, high = interval(rows[0].scores)
-    said = claim(rows, FAIR)
-    assert said == (
-        f"short reaches the end of muon-nesterov, the tuned Muon, with {rows[0].score:.3f} of its "
-        f"tokens (95 % {low:.3f} to {high:.3f}): the goal of 0.90 is met. short reaches the end of "
-        "muon, a Muon that has every lever of DeVA's, with 0.751 of its tokens: the goal of 0.85 "
-        "is met. short is there after 0.796 of Muon's time: the goal, no more than it, is met."
+    assert interval(rows[0].scores) is None  # on one seed it is not there
+    assert claim(rows, FAIR) == (
+        "short reaches the end of muon-nesterov, the tuned Muon, with 0.796 of its tokens: the "
+        "goal of 0.90 is met. short reaches the end of muon, a Muon that has every lever of "
+        "DeVA's, with 0.751 of its tokens: the goal of 0.85 is met. short is there after 0.796 of "
+        "Muon's time: the goal, no more than it, is met."
+    )
+    low, high = interval(rows[1].scores)
+    assert f"with {rows[1].score:.3f} of its tokens (95 % {low:.3f} to {high:.3f})" in claim(
+        rows[1:], COURSE
     )
     assert "| tokens | tokens / fair Muon | time |" in markdown(rows, FAIR, "made.svg")
     slow = [replace(rows[0], score=0.91, fair=None, time=1.01), *rows[2:]]
@@ -529,8 +532,10 @@ def test_the_page_and_what_lies_beside_it(tmp_path):
 def test_the_page_in_docs_is_what_the_code_and_the_results_there_say(name):
     docs = Path(__file__).parents[2] / "docs/race"
     results = docs / f"{name}.jsonl"
-    race = Race(docs / "none", results if results.exists() else None, COURSES[name])
-    assert (docs / f"{name}.md").read_text() == page(race)  # else: deva race page --course NAME
+    assert (docs / f"{name}.md").exists() == results.exists()  # a page comes with its runs
+    if results.exists():
+        race = Race(docs / "none", results, COURSES[name])
+        assert (docs / f"{name}.md").read_text() == page(race)  # deva race page --course NAME
 
 
 def test_the_page_of_all_courses_has_the_table_that_the_results_say():

@@ -86,7 +86,7 @@ def test_a_race_that_is_stopped_goes_on(race, capsys, monkeypatch):
 
     assert deva(race, "tune", "muon") == 0
     first = race.results
-    monkeypatch.setattr("deva_lab.run.runner.run_one", stopped)
+    monkeypatch.setattr("deva_lab.launchers.run_one", stopped)
     with pytest.raises(KeyboardInterrupt):
         deva(race, "tune", "whitened")
     monkeypatch.undo()

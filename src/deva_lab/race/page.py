@@ -326,7 +326,8 @@ def summary(docs: Path) -> str:
             NONE if not own or goal is None else f"{_share(shares[which])} (goal {goal:g})"
             for which, goal in goals.items()
         ]
-        rows.append((f"[{name}](race/{name}.md)", course.about, *cells))
+        where = f"[{name}](race/{name}.md)" if race.published else name
+        rows.append((where, course.about, *cells))
     head = ("course", "what it is", "tokens / tuned Muon", "tokens / fair Muon", "time / Muon")
     return markdown_table(head, rows)
 
