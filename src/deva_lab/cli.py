@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from .config import with_config
 from .errors import CommandError, MissingExtra, UsageError, extra_of, require
-from .usage import add, add_bench, race
+from .usage import add, add_bench
 
 DESCRIPTION = """\
 Compare optimizers on real training, on your own machine.
@@ -81,8 +81,6 @@ def parser(
     for name in COMMANDS:
         if name == "bench":
             add_bench(commands)
-        elif name == "race":
-            race.add(commands)
         else:
             add(commands, name)
     return top

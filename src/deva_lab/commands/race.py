@@ -121,7 +121,7 @@ def _all(stage: Stage) -> None:
 def _confirm(stage: Stage) -> None:
     race, frozen, muon = stage.race, stage.race.need_frozen(), stage.race.muon()
     stage.need_names("ENTRY")
-    where = chosen("place to confirm at", stage.options.at, race.places)
+    where = chosen("place to confirm at", stage.options.at or (), race.places)
     for place in where:
         if not stage.stopping():
             entries = dict.fromkeys([muon, *stage.entries])

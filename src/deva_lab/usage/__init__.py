@@ -8,7 +8,6 @@ any installation.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from configparser import RawConfigParser, SectionProxy
 from functools import cache
 from importlib.resources import files
@@ -67,47 +66,25 @@ def text(name: str) -> str:
     return files(__package__).joinpath("texts").joinpath(f"{name}.txt").read_text("utf-8")
 
 
-def add_command(
-    commands: Commands, name: str, *, help: str, description: str, needs: Sequence[str] = ()
-) -> argparse.ArgumentParser:
-    """The parser of a new command, whose description is printed as it stands.
-
-    Args:
-        commands: Where it is added.
-        name: What the user types; the module of `commands` with _ for - carries it out.
-        help: What it does, in a few words.
-        description: The same at length.
-        needs: The modules of an extra without which it need not begin, as `EXTRAS` names them.
-    """
-    layout = argparse.RawDescriptionHelpFormatter
-    parser = commands.add_parser(name, help=help, description=description, formatter_class=layout)
-    parser.set_defaults(command=name, needs=needs)
-    return parser
-
-
 def add(commands: Commands, name: str) -> None:
-    """Add a command of `options.ini`."""
+    """Add a command of `options.ini`; the module of `commands` with _ for - carries it out."""
     told = _table()[name]
-    about, needs = told["help"], tuple(told.get("needs", "").split())
-    parser = add_command(commands, name, help=about, description=text(name), needs=needs)
+    layout = argparse.RawDescriptionHelpFormatter  # the description is printed as it stands
+    how: dict[str, Any] = {"description": text(name), "formatter_class": layout}
+    parser = commands.add_parser(name, help=told["help"], **how)
+    parser.set_defaults(command=name, needs=tuple(told.get("needs", "").split()))
     add_arguments(parser, name)
     for group in told.get("groups", "").split():
         add_group(parser, group, name)
     if action := told.get("action"):
         actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-        layout, below = parser.formatter_class, f"{name} {action}"
-        how: dict[str, Any] = {"description": text(name), "formatter_class": layout}
+        below = f"{name} {action}"
         add_arguments(actions.add_parser(action, help=_table()[below]["help"], **how), below)
 
 
 def add_group(parser: argparse.ArgumentParser, group: str, command: str) -> None:
     """Add options that several commands take."""
     add_arguments(parser.add_argument_group(_table()[group]["title"]), group, command)
-
-
-def add_launching(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say where runs are carried out."""
-    add_group(parser, "launching", "")
 
 
 def add_bench(commands: Commands) -> None:
