@@ -437,14 +437,16 @@ def track_bases_(b: Batch) -> None:
     """
     tracked = b.method.basis is not None and b.method.basis.tracked
     known = ~b.fresh if tracked and b.fresh is not None else None
-    taken_in = _at(b, covariance_period(b.method, b.group))
+    taken_in, due = _at(b, covariance_period(b.method, b.group)), _due(b)
+    if known is not None:
+        older = known.reshape(len(b.items), -1).any(1).tolist()
+        taken_in, due = ([i for i in some if older[i]] for some in (taken_in, due))
     if taken_in:
         accumulate_(b, known, taken_in)
     if b.record is not None:
         b.record |= _drifts(b)
     if not tracked and b.fresh is not None:
         choose_bases_(b, b.fresh)
-    due = _due(b)
     if due and tracked:
         refresh_bases_(b, due, known)
     elif due:
