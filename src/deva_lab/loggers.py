@@ -25,8 +25,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from .errors import MissingExtra, UsageError, require, unknown, warn
 from .files import read_record, write_record
-from .names import LOGGERS
 from .run.progress import Point, Result
+from .run.settings import LOGGERS
 
 NONE: Final = "none"  # what `--log` says for no logger
 PROJECT: Final = "deva"  # of W&B, and experiment of MLflow, unless the environment names another

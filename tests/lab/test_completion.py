@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from deva_lab.cli import main, parser
-from deva_lab.commands.completion import complete
+from deva_lab.commands.completion import COURSES, EXPERIMENTS, IMAGES, PLACES, STAGES, complete
 from deva_lab.commands.race import STAGES as RACE_STAGES
 from deva_lab.config import tree
 from deva_lab.data.images import NAMES as IMAGES_BY_NAME
-from deva_lab.names import EXPERIMENTS, IMAGES, OPTIMIZERS, PLACES, STAGES
+from deva_lab.race.entries import COURSES as RACE_COURSES
 from deva_lab.race.entries import PLACES as RACE_PLACES
 from deva_lab.reproduce.experiments import EXPERIMENTS as ALL_EXPERIMENTS
-from deva_lab.run.settings import OFFERS
+from deva_lab.run.settings import OFFERS, OPTIMIZERS
 from helpers import needs_posix
 
 SHELLS = ("bash", "zsh", "fish")
@@ -26,6 +26,7 @@ def test_names_are_those_of_the_tables():
     assert IMAGES_BY_NAME == IMAGES
     assert tuple(RACE_STAGES) == STAGES
     assert tuple(RACE_PLACES) == PLACES
+    assert tuple(RACE_COURSES) == COURSES
     assert tuple(ALL_EXPERIMENTS) == EXPERIMENTS
 
 

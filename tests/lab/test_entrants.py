@@ -34,6 +34,13 @@ def test_label_is_read_back():
     assert dict(entrant.options)["state_dtype"] is torch.bfloat16
 
 
+def test_a_word_of_an_option_is_no_value_of_python():
+    """ "none" is one of the ways to graft; of other options it is None."""
+    entrant = Entrant.parse("shampoo:graft=none,state_dtype=none")
+    assert dict(entrant.options) == {"graft": "none", "state_dtype": None}
+    assert Entrant.parse(entrant.label) == entrant
+
+
 def test_order_of_settings_does_not_matter_and_lr_is_not_in_the_label():
     a, b = (
         Entrant.parse("muon:nesterov=true,lr=3e-3,eps=1e-6"),

@@ -16,13 +16,13 @@ import pytest
 
 from deva_lab.cli import main
 from deva_lab.loggers import Log, files_of, name_of, names_of, records
-from deva_lab.names import LOGGERS
 from deva_lab.results import read_results
 from deva_lab.run import checkpoint
 from deva_lab.run.entrants import Entrant
 from deva_lab.run.plan import Request, plan
 from deva_lab.run.progress import Event
 from deva_lab.run.runner import Orders, run_one
+from deva_lab.run.settings import LOGGERS
 from helpers import needs_posix
 
 pytestmark = pytest.mark.filterwarnings("ignore:::mlflow", "ignore:::sqlalchemy", "ignore:::wandb")

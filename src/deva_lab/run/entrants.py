@@ -18,8 +18,7 @@ from deva_optim.core.variance import SPECTRAL, gradient_mass
 from deva_optim.optimizer import BaseOptimizer
 
 from ..errors import UsageError, unknown
-from ..names import OPTIMIZERS
-from .settings import TUNED
+from .settings import OPTIMIZERS, TUNED
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -194,7 +193,8 @@ def _setting(name: str, item: str) -> tuple[str, Any]:
         raise UsageError(f"{name}: a setting looks like key=value, got {item!r}")
     if key not in options_of(name):
         raise unknown(f"option of {name}", key, options_of(name))
-    return key, _value(value)
+    written = value in options_of(name)[key].type.split(" | ")  # a word such as none
+    return key, value if written else _value(value)
 
 
 def _value(text: str) -> Any:

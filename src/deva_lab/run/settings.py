@@ -17,6 +17,7 @@ DType = Literal["float32", "bfloat16"]
 DTYPES: Final[tuple[DType, ...]] = get_args(DType)
 Mode = Literal["ddp", "fsdp", "hsdp"]  # how a model is spread over ranks
 MODES: Final[tuple[Mode, ...]] = get_args(Mode)
+LOGGERS: Final = ("tensorboard", "wandb", "mlflow")
 
 
 @dataclass(frozen=True)
@@ -176,4 +177,30 @@ TUNED: Final[Mapping[str, float]] = {
     "muon:momentum=0.8,nesterov=true": 0.0141,
     "soap:betas=0.9/0.95/0.95": 0.005,
     "adamw": 0.005,
+}
+
+# Name → class, rate unless one is given, and options. The rates of deva and adamw are
+# the best of docs/race.md, those of deva-sinf, muon and soap the best of the grid of
+# docs/evidence.md; the others have not been tuned and are where one would begin.
+OPTIMIZERS: Final[Mapping[str, tuple[str, float, Mapping[str, Any]]]] = {
+    "deva": ("DeVA", TUNED["deva"], {}),
+    "deva-sinf": ("DeVASinf", 0.005, {}),
+    "deva-sinf-factored": ("DeVASinf", 0.005, {"variant": "factored"}),
+    "deva-sinf-instantaneous": ("DeVASinf", 0.005, {"variant": "instantaneous"}),
+    "deva-sinf-whitened": ("DeVASinf", 0.005, {"variant": "whitened"}),
+    "deva-sinf-lean": ("DeVASinf", 0.005, {"variant": "lean"}),
+    "deva-sinf-authors": ("AuthorsDeVASinf", 0.005, {}),
+    "deva-linf": ("DeVALinf", 0.003, {}),
+    "adamw": ("AdamW", TUNED["adamw"], {}),
+    "signum": ("Signum", 0.001, {}),
+    "lion": ("Lion", 0.001, {}),
+    "muon": ("Muon", 0.01, {"nesterov": False}),
+    "muon-original": ("Muon", 0.02, {"adjust_lr_fn": "original"}),
+    "adamuon": ("AdaMuon", 0.01, {}),
+    "normuon": ("NorMuon", 0.01, {}),
+    "soap": ("SOAP", 0.01, {}),
+    "splus": ("SPlus", 0.1, {}),
+    "shampoo": ("Shampoo", 0.005, {}),
+    "shampoo-ungrafted": ("Shampoo", 0.005, {"graft": "none"}),
+    "torch-adamw": ("torch.optim.AdamW", 0.005, {}),
 }

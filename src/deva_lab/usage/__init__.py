@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from ..data import SHARD_TOKENS
-from ..names import LOGGERS
 from ..reproduce import SCALES
-from ..run.settings import DTYPES, MODES, OFFERS, TUNED, default_size
+from ..run.settings import DTYPES, LOGGERS, MODES, OFFERS, TUNED, default_size
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 BENCHMARKS: Final = ("step", "training", "launches", "state", "ranks")
