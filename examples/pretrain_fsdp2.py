@@ -10,6 +10,7 @@ another number of ranks than wrote it.
 from __future__ import annotations
 
 import argparse
+import gc
 import inspect
 import math
 import os
@@ -201,4 +202,5 @@ if __name__ == "__main__":
     try:
         train(arguments())
     finally:
+        gc.collect()  # what is left of the run holds groups, whose threads must end before Python
         dist.destroy_process_group()

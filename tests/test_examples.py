@@ -143,17 +143,22 @@ def test_an_example_for_ranks_goes_on_from_its_checkpoint(name: str, tmp_path: P
 def test_an_example_for_ranks_is_run_by_torchrun(tmp_path: Path) -> None:
     name = "pretrain_fsdp2"
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    words = [*ON_RANKS[name].split(), "--steps=3", "--log-every=1", "--folder", str(tmp_path)]
-    done = subprocess.run(
-        [*torchrun, str(EXAMPLES / f"{name}.py"), *words],
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    for attempt in range(3):
+        folder = tmp_path / str(attempt)
+        words = [*ON_RANKS[name].split(), "--steps=3", "--log-every=1", "--folder", str(folder)]
+        done = subprocess.run(
+            [*torchrun, str(EXAMPLES / f"{name}.py"), *words],
+            capture_output=True,
+            text=True,
+            timeout=LIMIT,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        # A thread of gloo may abort a process that is ending already (pytorch/pytorch#190489).
+        if "terminate called without an active exception" not in done.stderr:
+            break
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("step 2: ") == 1  # one rank speaks
-    assert [path.name for path in tmp_path.iterdir()] == ["step-3"]
+    assert [path.name for path in folder.iterdir()] == ["step-3"]
 
 
 def test_fine_tuning_goes_on_from_the_checkpoint_that_is_left(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ single node.
 
 from __future__ import annotations
 
+import gc
 import os
 import warnings
 from collections.abc import Callable, Iterator
@@ -143,6 +144,7 @@ def joined(mode: Mode | None) -> Iterator[Ranks]:
             if not ranks.leads:  # all ranks leave the same steps out, and one says so
                 warnings.filterwarnings("ignore", "the gradient of .* was not finite")
             yield ranks
+        gc.collect()  # what is left of the run holds groups, whose threads must end before Python
         dist.destroy_process_group()
     except RuntimeError as error:
         told = str(error).strip().splitlines() or [""]
