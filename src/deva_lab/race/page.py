@@ -233,7 +233,7 @@ def confirmation(
 
 # The chart ----------------------------------------------------------------------------------------
 
-BASELINES: Final = ("adamw", "soap", "deva-paper")
+BASELINES: Final = ("adamw", "soap-light", "deva-paper", "muon-fall")
 BEST: Final = 3  # entries that are no baselines
 
 
