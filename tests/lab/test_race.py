@@ -295,6 +295,11 @@ def test_what_is_frozen_stays_and_what_comes_later_is_late():
     [
         (replace(TABLE["deva"], name="new"), RULES, "new is not frozen"),
         (replace(TABLE["deva"], optimizer="soap"), RULES, "deva was frozen as deva on 1 of the"),
+        (
+            replace(TABLE["deva"], decay=0.7),
+            RULES,
+            "is now deva on 1 of the steps, its rate falling",
+        ),
         (TABLE["deva"], replace(RULES, budget=9), "the rules of the race have changed"),
     ],
 )

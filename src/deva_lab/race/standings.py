@@ -94,11 +94,7 @@ class Frozen:
                 f"deva race tune {entry.name}, then deva race freeze {entry.name}"
             )
         kept = self.entries[entry.name]
-        before, now = (f"{x.optimizer} on {x.length:g} of the steps" for x in (kept, entry))
-        before, now = (
-            text if x.decay is None else f"{text} with a decay over {x.decay:g} of them"
-            for text, x in ((before, kept), (now, entry))
-        )
+        before, now = _in_words(kept), _in_words(entry)
         if before != now:
             raise UsageError(
                 f"{entry.name} was frozen as {before} and is now {now}: give it another name"
@@ -110,6 +106,12 @@ class Frozen:
         kept = self.check(entry, rules)
         runs = [entry.run(rules, kept.lr, seed) for seed in rules.final_seeds]
         return [place.changed(run, entry.length) for run in runs] if place else runs
+
+
+def _in_words(entry: Entry | FrozenEntry) -> str:
+    """What makes two entries the same one."""
+    text = f"{entry.optimizer} on {entry.length:g} of the steps"
+    return text if entry.decay is None else f"{text}, its rate falling over {entry.decay:g} of them"
 
 
 def _terms(rules: Rules) -> dict[str, Any]:
