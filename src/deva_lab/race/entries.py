@@ -197,7 +197,8 @@ _ROWS: Final = (
     _deva("lean", "the defaults of DeVA, the schedule of the first round", **_LEAN),
     _falling(_deva("lean-fall", "the rate falls over the last 70 % of the steps", **_LEAN)),
     _falling(_deva("lean-fall-85", "the same on 85 % of the steps", "", 0.85, **_LEAN)),
-    _falling(_baseline("muon-fall", "muon:momentum=0.8,nesterov=true", "muon-quick, so too")),
+    _falling(_baseline("muon-fall", "muon:momentum=0.8,nesterov=true",
+                       "muon-quick, its rate falling over the last 70 % of the steps")),
 )
 # fmt: on
 
