@@ -196,6 +196,7 @@ _ROWS: Final = (
     # The second round: lean DeVA, and a lever that it was given, which Muon has as well.
     _deva("lean", "the defaults of DeVA, the schedule of the first round", **_LEAN),
     _falling(_deva("lean-fall", "the rate falls over the last 70 % of the steps", **_LEAN)),
+    _falling(_deva("lean-fall-90", "the same on 90 % of the steps", "", 0.9, **_LEAN)),
     _falling(_deva("lean-fall-85", "the same on 85 % of the steps", "", 0.85, **_LEAN)),
     _falling(_baseline("muon-fall", "muon:momentum=0.8,nesterov=true",
                        "muon-quick, its rate falling over the last 70 % of the steps")),
@@ -256,7 +257,7 @@ _FIRST_ROUND: Final = tuple(e.name for e in _ROWS[: [e.name for e in _ROWS].inde
 _SECOND_ROUND: Final = (
     *("adamw", "lion", "muon-quick", "muon-fall", "adamuon", "soap-light"),
     *("deva-paper", "deva-authors"),
-    *("lean", "lean-fall", "lean-fall-85"),
+    *("lean", "lean-fall", "lean-fall-90", "lean-fall-85"),
 )
 
 
@@ -264,27 +265,33 @@ def _course(
     name: str,
     about: str,
     *,
-    seeds: int,
+    seeds: int = 4,
+    budget: int = 4,
+    start: float = 1.0,
     goal: float = 0.93,
     fair_goal: float = 0.93,
     **changes: Any,
 ) -> Course:
-    """A course of the second round, whose final seeds nothing has seen before."""
+    """A course of the second round, whose final seeds nothing has seen before.
+
+    Tuning starts from `start` times the rate that an entry starts from on the sprint.
+    """
     rules = Rules(
         RACE.base.changed(**changes),
         final_seeds=tuple(range(201, 201 + seeds)),
-        budget=5,
+        budget=budget,
         muons=("muon-quick",),
     )
-    entries = MappingProxyType({entry: ENTRIES[entry] for entry in _SECOND_ROUND})
+    rows = (ENTRIES[entry] for entry in _SECOND_ROUND)
+    entries = MappingProxyType({row.name: replace(row, lr=start * row.lr) for row in rows})
     return Course(name, about, rules, entries, goal, "muon-fall", fair_goal)
 
 
 _FIRST: Final = MappingProxyType({name: ENTRIES[name] for name in _FIRST_ROUND})
 _COURSES: Final = (
-    _course("sprint", "600 steps of 2,048 tokens", seeds=8, goal=0.85, fair_goal=0.92),
-    _course("distance", "five times the steps of the sprint", seeds=4, steps=3000),
-    _course("broad", "four times the batch of the sprint", seeds=4, batch=32),
+    _course("sprint", "600 steps of 2,048 tokens", seeds=8, budget=5, goal=0.85, fair_goal=0.92),
+    _course("distance", "five times the steps of the sprint", steps=3000, evaluate_every=100),
+    _course("broad", "four times the batch of the sprint", start=2.0, batch=32),
     Course("first", "the first round, in which DeVA was whitened", RACE, _FIRST, goal=0.9),
 )
 COURSES: Final[Mapping[str, Course]] = MappingProxyType({one.name: one for one in _COURSES})
