@@ -66,6 +66,11 @@ def test_no_module_imports_itself_through_others_not_even_for_types() -> None:
     assert cycle(graph(PACKAGE)) == []
 
 
+def test_no_file_of_the_tests_is_longer_than_a_reader_can_hold() -> None:
+    files = (ROOT / "tests").rglob("*.py")
+    assert [path.name for path in files if len(path.read_text("utf-8").splitlines()) > 500] == []
+
+
 def test_routing_knows_of_the_step_only_what_a_matrix_is() -> None:
     found = {x.imported for x in imports(PACKAGE) if part_of(x.importer) == "routing"}
     assert {x for x in found if x.startswith("deva_optim.core")} == {"deva_optim.core.matrices"}

@@ -1,7 +1,6 @@
 """The race on made-up runs: tuning, freezing, scores, tests and ranges."""
 
 import inspect
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -12,26 +11,9 @@ from scipy import stats
 import deva_optim
 from deva_lab.cli import main
 from deva_lab.errors import UsageError
-from deva_lab.race.entries import COURSES, ENTRIES, PLACES, RACE, Course, Entry, Place, Rules
-from deva_lab.race.page import (
-    claim,
-    compact,
-    confirmation,
-    markdown,
-    page,
-    publish,
-    summary,
-    text,
-)
-from deva_lab.race.standings import (
-    Frozen,
-    Race,
-    freeze,
-    interval,
-    paired,
-    runner_up,
-    standings,
-)
+from deva_lab.race.entries import COURSES, ENTRIES, PLACES, RACE, Place
+from deva_lab.race.page import claim, confirmation, markdown, text
+from deva_lab.race.standings import Frozen, freeze, interval, paired, runner_up, standings
 from deva_lab.race.tuning import (
     at_an_end,
     good_range,
@@ -46,75 +28,18 @@ from deva_lab.run.entrants import Entrant, entrants
 from deva_lab.run.settings import TUNED
 from deva_lab.run.tasks import check_task
 from deva_lab.usage import OPTIMIZERS
-
-MUONS = ("muon", "muon-nesterov")
-RULES = Rules(RACE.base.changed(steps=100, evaluate_every=50), budget=4, muons=MUONS)
-TABLE = {
-    "muon": Entry("muon", "muon", 0.01, "Muon", "baseline"),
-    "muon-nesterov": Entry("muon-nesterov", "muon:nesterov=true", 0.01, "Nesterov", "baseline"),
-    "deva": Entry("deva", "deva", 0.01, "DeVA"),
-    "short": Entry("short", "deva", 0.01, "DeVA, shorter", length=0.8),
-    "worse": Entry("worse", "deva:sides=short", 0.01, "an ablation", "ablation", "deva"),
-}
-COURSE = Course("made", "made up", RULES, TABLE, goal=0.9)
-FAIR = replace(COURSE, fair="muon", fair_goal=0.85)
-ENDS = {"muon": 3.3, "muon-nesterov": 3.2, "deva": 3.1, "short": 3.19, "worse": 3.4}
-
-
-def result_of(run, end: float, status: str = "finished") -> dict:
-    """A run whose loss falls along a line, from 5 at the start to its end."""
-    points = 5
-    steps = [run.steps * i // (points - 1) for i in range(points)]
-    fall = [5 + (end - 5) * i / (points - 1) for i in range(points)]
-    return {
-        "id": run.id,
-        "label": run.optimizer,
-        "status": status,
-        "step": run.steps,
-        "settings": run.saved(),
-        "unit": "tokens",
-        "units": 2048,
-        "parameters": 10,
-        "state_bytes": 40,
-        "curve": {
-            "step": steps,
-            "units": [2048 * step for step in steps],
-            "seconds": [0.1 * step for step in steps],
-            "loss": fall if status == "finished" else [*fall[:-1], None],
-        },
-        "mean_milliseconds": {"model": 90.0, "optimizer": 9.0, "data": 1.0},
-        "environment": {"commit": "abc"},
-        "command": "deva race",
-    }
-
-
-def tuned(entry: Entry) -> list[dict]:
-    """The tuning runs of an entry, the best rate being 0.0141."""
-    results: list[dict] = []
-    while runs := pending([entry], results, RULES):
-        for run in runs:
-            off = abs(math.log2(run.lr / 0.0141))
-            results.append(result_of(run, ENDS[entry.name] + 0.1 * off))
-    return results
-
-
-def finals(entry: Entry, lr: float, end: float | None = None) -> list[dict]:
-    end = ENDS[entry.name] if end is None else end
-    wide = 0.01 + 0.001 * list(TABLE).index(entry.name)
-    noise = {101: 0.0, 102: wide, 103: -wide}
-    return [result_of(entry.run(RULES, lr, seed), end + noise[seed]) for seed in RULES.final_seeds]
-
-
-def all_tuned() -> list[dict]:
-    return [result for entry in TABLE.values() for result in tuned(entry)]
-
-
-def raced() -> tuple[Frozen, list[dict]]:
-    results = all_tuned()
-    frozen = freeze(None, list(TABLE.values()), TABLE, results, RULES)
-    ends = [finals(entry, frozen.entries[name].lr) for name, entry in TABLE.items()]
-    return frozen, [*results, *(result for some in ends for result in some)]
-
+from lab.made_race import (
+    COURSE,
+    ENDS,
+    FAIR,
+    RULES,
+    TABLE,
+    all_tuned,
+    finals,
+    raced,
+    result_of,
+    tuned,
+)
 
 # The table and the rules -------------------------------------------------------------------------
 
@@ -492,83 +417,3 @@ def test_ends_that_are_open_are_sought():
     assert {run.lr for run in next_runs([TABLE["deva"]], flat, RULES)} == {0.0025, 0.04}
     assert "rates within 1 %" in robustness([TABLE["deva"]], results, RULES)
     assert robustness([TABLE["muon"]], results, RULES) == ""
-
-
-# The page ----------------------------------------------------------------------------------------
-
-
-def race_in(folder) -> Race:
-    frozen, results = raced()
-    (folder / "results.jsonl").write_text("".join(json.dumps(r) + "\n" for r in results))
-    frozen.write(folder / "race.json")
-    return Race(folder, course=COURSE)
-
-
-def test_the_page_without_runs_has_the_rules_alone(tmp_path):
-    written = page(Race(tmp_path))
-    assert "## The rules" in written
-    assert "No entry has been run on the final seeds yet." in written
-    assert "## Ablations" not in written
-
-
-def test_the_page_and_what_lies_beside_it(tmp_path):
-    race, docs = race_in(tmp_path), tmp_path / "docs"
-    docs.mkdir()
-    (docs / "made-notes.md").write_text("Nor did prayer.\n")
-    written = {path.name for path in publish(race, docs)}
-    assert written == {"made.md", "made.jsonl", "made.json", "made.png", "made.svg"}
-    said = (docs / "made.md").read_text()
-    assert said.startswith("# The race: made\n\nshort reaches the end of muon-nesterov")
-    assert "| 1 | short | 0.796 |" in said
-    assert (
-        "| worse | an ablation | deva | +0.3000 (paired t = 259.8 over 3 seeds, p < 0.001) |"
-        in said
-    )
-    assert "## What did not work\n\nNor did prayer.\n\n## Tuning" in said
-    assert "## Tuning" in said
-    assert "on seed 0 at one rate or more: 2 of deva and 2 of muon." in said
-    published = Race(tmp_path / "none", docs / "made.jsonl", COURSE)
-    assert page(published) == said  # all that it says is in what was published
-    candidate = {**TABLE, "worse": replace(TABLE["worse"], kind="candidate", of="")}
-    unlucky = page(replace(published, course=replace(COURSE, entries=candidate)))
-    assert "- **worse** (an ablation): 3.4000 ± 0.0140 against 3.2000 ± 0.0110 of muon" in unlucky
-
-
-@pytest.mark.parametrize("name", COURSES)
-def test_the_page_in_docs_is_what_the_code_and_the_results_there_say(name):
-    docs = Path(__file__).parents[2] / "docs/race"
-    results = docs / f"{name}.jsonl"
-    assert (docs / f"{name}.md").exists() == results.exists()  # a page comes with its runs
-    if results.exists():
-        race = Race(docs / "none", results, COURSES[name])
-        assert (docs / f"{name}.md").read_text() == page(race)  # deva race page --course NAME
-
-
-def test_the_page_of_all_courses_has_the_table_that_the_results_say():
-    docs = Path(__file__).parents[2] / "docs"
-    assert summary(docs / "race") in (docs / "race.md").read_text()  # else: deva race page
-
-
-def test_runs_of_no_entry_are_shown_too(tmp_path):
-    race = Race(tmp_path, course=COURSE)
-    lost, stray, beyond = (
-        RULES.base.changed(optimizer=name, lr=lr)
-        for name, lr in (("lion", 0.1), ("soap", 0.02), ("muon", 0.16))
-    )
-    results = [result_of(lost, 9.0, "diverged"), result_of(stray, 3.2), result_of(beyond, 3.3)]
-    results += tuned(TABLE["muon"])
-    (tmp_path / "results.jsonl").write_text("".join(json.dumps(r) + "\n" for r in results))
-    said = page(race).partition("## Tried on the way")[2]
-    shown = [line for line in said.splitlines() if line.startswith("| `")]
-    assert shown == [
-        "| `soap` | 0.02 | 0 | 3.2000 |",
-        "| `muon` | 0.16 | 0 | 3.3000 |",
-        "| `lion` | 0.1 | 0 | diverged |",
-    ]
-
-
-def test_a_published_run_is_small(tmp_path):
-    base = RACE.base.changed(optimizer="deva", lr=0.01)
-    result = result_of(base, 3.123456789)
-    assert compact(result)["curve"]["loss"][-1] == 3.12346
-    assert len(json.dumps(compact(result))) < 1500
