@@ -62,6 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (UsageError, CommandError) as error:
         print(f"deva: {error}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
+    except KeyboardInterrupt:  # the second one: after the first, runs save and stop
+        return 130
     except BrokenPipeError:  # the reader of the output has left, as `head` does
         sys.stderr.close()
         return 1

@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import time
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
@@ -51,8 +52,12 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
+@cache
 def _commit() -> str:
-    """The commit of the optimizers, with a mark if the sources have changed since."""
+    """The commit of the optimizers, with a mark if the sources have changed since.
+
+    It is what this process has imported, whatever is committed while it trains.
+    """
     if not _git("ls-files", "__init__.py"):  # installed somewhere inside of another repository
         return "unknown"
     return (
@@ -61,7 +66,7 @@ def _commit() -> str:
 
 
 def _git(*arguments: str) -> str | None:
-    command, root = ["git", *arguments], Path(deva_optim.__file__).parent
+    command, root = ["git", "--no-optional-locks", *arguments], Path(deva_optim.__file__).parent
     try:
         said = subprocess.check_output(command, cwd=root, text=True, stderr=subprocess.DEVNULL)
     except (OSError, subprocess.CalledProcessError):
@@ -96,8 +101,8 @@ def available_bytes() -> int | None:
 
 def wait(device: str) -> None:
     """Wait until the device has done what it was told to do."""
-    if torch.device(device).type == "cuda":
-        torch.cuda.synchronize(device)
+    if torch.device(device).type != "cpu":
+        torch.accelerator.synchronize(torch.device(device))
 
 
 def peak_flops(n: int, device: str = "cpu", *, trials: int = 7) -> float:

@@ -306,18 +306,14 @@ class Summary:
         return found
 
     @cached_property
-    def flops(self) -> tuple[dict[str, float], bool]:
-        """Label → FLOPs of the model in a step, and whether they were counted.
+    def flops(self) -> dict[str, float]:
+        """Label → FLOPs of the model in a step, where units are tokens: six a weight and token.
 
-        A result may have the number, counted. Where it does not, and units are tokens, it is six a
-        weight and token, the usual estimate for the forward and the backward pass.
+        That is the usual estimate for the forward and the backward pass, and too much for tables,
+        of which a token reads one row.
         """
-        firsts = {row.label: row.runs[0] for row in self.rows}
-        if all(run.get("flops") for run in firsts.values()):
-            return {label: float(run["flops"]) for label, run in firsts.items()}, True
-        if self.unit != "tokens":
-            return {}, False
-        return {x: 6.0 * run["parameters"] * run["units"] for x, run in firsts.items()}, False
+        runs = {row.label: row.runs[0] for row in self.rows if self.unit == "tokens"}
+        return {label: 6.0 * run["parameters"] * run["units"] for label, run in runs.items()}
 
 
 def _mean_and_spread(runs: Sequence[Result]) -> tuple[float, float | None]:

@@ -12,6 +12,7 @@ from torch import nn
 
 import deva_lab
 from deva_lab import Comparison, UsageError, compare
+from deva_lab.run.user_source import _objects
 from helpers import ROOT
 
 NOTEBOOK = ROOT / "examples" / "compare_in_a_notebook.ipynb"
@@ -79,6 +80,19 @@ def test_a_folder_keeps_the_runs(tmp_path):
     second = quiet("mlp", ["adamw", "lion"], size="tiny", steps=4, jobs=1, out=tmp_path)
     assert first.results[0] in second.results
     assert len(second.results) == 2
+
+
+def test_a_folder_knows_a_class_by_its_source_and_an_object_by_nothing_that_another_has(tmp_path):
+    first = quiet(Squares, ["adamw"], out=tmp_path)
+    assert quiet(Squares, ["adamw"], out=tmp_path).results == first.results
+    (place,) = (place for place, known in _objects.items() if known is Squares)
+    _objects[place.replace(" ", " 1")] = _objects.pop(place)  # as another process would call it
+    assert quiet(Squares, ["adamw"], out=tmp_path).results == first.results
+    one, other = Squares(0), Squares(1)
+    named = quiet(one, ["adamw"], out=tmp_path).results
+    assert quiet(one, ["adamw"], out=tmp_path).results == named
+    assert quiet(other, ["adamw"], out=tmp_path).results[0]["id"] != named[0]["id"]
+    assert {run["settings"]["task"] for run in (*first.results, *named)} == {"Squares"}
 
 
 @pytest.mark.parametrize(

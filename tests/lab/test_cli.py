@@ -14,7 +14,9 @@ import pytest
 import torch
 
 import deva_optim
+from deva_lab import launchers
 from deva_lab.cli import main
+from deva_lab.commands.report import merged
 from deva_lab.results import read_results
 from deva_lab.run import checkpoint
 from deva_lab.run.settings import TUNED
@@ -116,10 +118,34 @@ def test_report_merges_folders_and_refuses_what_does_not_compare(tmp_path, capsy
     assert "| deva |" in table
     assert "| muon |" in table
     assert (tmp_path / "both" / "report.html").exists()
+    deva("compare", "--resume", tmp_path / "deva", "--telemetry", "4", "--jobs", "1")
+    capsys.readouterr()
+    assert deva("report", tmp_path / "deva", "--markdown") == 0
+    assert capsys.readouterr().out.count("| deva |") == 1
+    assert len(merged([tmp_path / "deva"])) == 1  # the run with telemetry is no other seed
     longer = [*QUICK, "--optimizers", "soap", "--steps", "13", "--jobs", "1"]
     deva("compare", *longer, "--out", tmp_path / "soap")
     assert deva("report", *both, tmp_path / "soap") == 2
     assert "differ in steps (12, 13)" in capsys.readouterr().err
+
+
+def test_a_run_that_is_left_has_the_threads_of_the_others(tmp_path, monkeypatch):
+    asked, carried_out = [], launchers._results
+
+    def noting(runs, orders, jobs, *others):
+        asked.append((len(runs), jobs))
+        return carried_out(runs, orders, 1, *others)
+
+    monkeypatch.setattr(launchers, "cores", lambda: 8)
+    monkeypatch.setattr(launchers, "_results", noting)
+    words = ["compare", *QUICK, "--optimizers", "adamw,lion"]
+    assert deva(*words, "--out", tmp_path / "runs") == 0
+    assert deva("compare", "--resume", tmp_path / "runs", "--optimizers", "adamw,lion,muon") == 0
+    assert asked == [(2, 2), (1, 3)]
+    asked.clear()
+    words = ["tune", *QUICK, "--optimizers", "adamw", "--budget", "5", "--out", tmp_path / "rates"]
+    assert deva(*words) == 0
+    assert asked == [(3, 3), (1, 3), (1, 3)]
 
 
 def test_methods_are_those_of_the_library(capsys):

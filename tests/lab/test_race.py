@@ -157,6 +157,15 @@ def test_tuning_spends_the_budget_near_the_best_rate(best, rates):
     assert at_an_end(tried) == (best in (0.1, 0.001))
 
 
+def test_tuning_ends_where_three_digits_say_no_more():
+    tried: dict[float, float] = {}
+    while rates := next_rates(tried, 0.01, 100):
+        assert not tried.keys() & set(rates)
+        tried |= {lr: abs(math.log(lr / 0.0108)) for lr in rates}
+    assert 10 < len(tried) < 100
+    assert min(tried, key=tried.get) == 0.0108
+
+
 def test_a_rate_that_diverges_is_no_end_to_follow():
     tried = {0.005: 3.1, 0.01: 3.0, 0.02: math.inf}
     assert next_rates(tried, 0.01, 5) == [0.00707]
@@ -316,11 +325,22 @@ def test_the_claim_is_judged_against_both_muons_and_by_time():
     # Lines from 5 again: the short one reaches 3.3, where muon ends, after 1.7 / 1.81 of its way.
     assert rows[0].fair == pytest.approx(0.8 * 1.7 / 1.81)
     assert interval(rows[0].scores) is None  # on one seed it is not there
+
+    def against(row, muon):
+        ends = next(other.final.values for other in rows if other.entry.name == muon)
+        pairs = [(ends[seed], row.final.values[seed]) for seed in RULES.final_seeds]
+        found = stats.ttest_rel(*zip(*pairs, strict=True))
+        chance = "p < 0.001" if found.pvalue < 0.001 else f"p = {found.pvalue:.3f}"
+        return f"paired t = {found.statistic:.1f} over 3 seeds, {chance}"
+
     assert claim(rows, FAIR) == (
         "short reaches the end of muon-nesterov, the tuned Muon, with 0.796 of its tokens: the "
-        "goal of 0.90 is met. short reaches the end of muon, a Muon that has every lever of "
-        "DeVA's, with 0.751 of its tokens: the goal of 0.85 is met. short is there after 0.796 of "
-        "Muon's time: the goal, no more than it, is met."
+        "goal of 0.90 is met. At its end, after 80% of the steps, it is 0.0100 lower than that "
+        f"Muon at its own ({against(rows[0], 'muon-nesterov')}). short reaches the end of muon, a "
+        "Muon that has every lever of DeVA's, with 0.751 of its tokens: the goal of 0.85 is met. "
+        "At its end, after 80% of the steps, it is 0.1100 lower than that Muon at its own "
+        f"({against(rows[0], 'muon')}). short is there after 0.796 of Muon's time: the goal, no "
+        "more than it, is met."
     )
     low, high = interval(rows[1].scores)
     assert f"with {rows[1].score:.3f} of its tokens (95 % {low:.3f} to {high:.3f})" in claim(

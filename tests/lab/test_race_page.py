@@ -84,6 +84,7 @@ def test_runs_of_no_entry_are_shown_too(tmp_path):
 
 def test_a_published_run_is_small(tmp_path):
     base = RACE.base.changed(optimizer="deva", lr=0.01)
-    result = result_of(base, 3.123456789)
+    result = {**result_of(base, 3.123456789), "command": "deva race tune deva --out runs/a"}
     assert compact(result)["curve"]["loss"][-1] == 3.12346
+    assert compact(result)["command"] == "deva race tune deva"
     assert len(json.dumps(compact(result))) < 1500

@@ -9,12 +9,12 @@ import torch
 from torch import nn
 
 from deva_lab.errors import UsageError
-from deva_lab.run import checkpoint
+from deva_lab.run import checkpoint, training
 from deva_lab.run.entrants import Entrant
 from deva_lab.run.environment import default_device
 from deva_lab.run.plan import Request, plan
 from deva_lab.run.progress import Event
-from deva_lab.run.runner import train
+from deva_lab.run.runner import in_turn, train
 from deva_lab.run.tasks import make_task
 from deva_lab.run.training import Run
 
@@ -181,6 +181,22 @@ def test_schedule_rises_stays_and_falls():
     assert rates[60:] == pytest.approx([(100 - step) / 40 for step in range(60, 100)])
 
 
+def test_the_steps_of_an_accelerator_that_are_timed_are_those_that_were_waited_for(monkeypatch):
+    settings = settings_of("adamw", steps=30)
+    run = Run(settings, make_task(settings, report=lambda text: None))
+    run.settings = settings.changed(device="cuda")
+    waited: list[int] = []
+    monkeypatch.setattr(training, "wait", lambda device: waited.append(run.progress.step))
+    monkeypatch.setattr(run, "loss", lambda batch: run.task.loss(run.model, batch))
+    with in_turn(run.task.batch, start=0, ahead=False) as batches:
+        for _ in range(21):
+            kept = len(run.progress.times["model"])
+            run.step(batches)
+            timed = len(run.progress.times["model"]) > kept
+            assert timed is (run.progress.step - 1 in waited)
+    assert set(waited) == {0, 10, 20}
+
+
 def test_bfloat16_products_train():
     loss = result_of(settings_of(dtype="bfloat16"))["curve"]["loss"]
     assert all(math.isfinite(value) for value in loss)
@@ -210,6 +226,8 @@ def test_plan_is_every_optimizer_at_every_rate_with_every_seed():
         ({"task": "gtp"}, "unknown task 'gtp', did you mean 'gpt'"),
         ({"size": "smal"}, "did you mean 'small'"),
         ({"steps": 0}, "--steps must be at least 1, got 0"),
+        ({"steps": 781.25}, "--steps must be a whole number, at least 1, got 781.25"),
+        ({"evaluate_every": 0}, "--evaluate-every must be at least 1, got 0"),
         ({"decay": 1.5}, "--decay"),
         ({"clip": -1.0}, "--clip"),
         ({"data": "digit"}, "digits"),

@@ -332,14 +332,12 @@ def test_the_best_rate_beside_the_usual_one():
     assert Comparison([*grid, single]).tuned().rows == rows
 
 
-def test_flops_are_counted_or_six_a_weight_and_token():
+def test_flops_are_six_a_weight_and_token():
     one, other = result("adamw", loss=[8.0, 4.0]), result("muon", loss=[8.0, 4.0])
     estimate = 6.0 * 1_312_000 * 2048
-    assert Comparison([one, other]).flops == ({"adamw": estimate, "muon": estimate}, False)
-    counted = [{**one, "flops": 7e9}, {**other, "flops": 8e9}]
-    assert Comparison(counted).flops == ({"adamw": 7e9, "muon": 8e9}, True)
+    assert Comparison([one, other]).flops == {"adamw": estimate, "muon": estimate}
     images = [{**one, "unit": "images"}]
-    assert Comparison(images).flops == ({}, False)  # a weight of a convolution is used many times
+    assert Comparison(images).flops == {}  # a weight of a convolution is used many times
 
 
 def test_telemetry_over_matrices_and_seeds():

@@ -16,6 +16,7 @@ from deva_lab.errors import UsageError
 from deva_lab.results import read_results
 from deva_lab.run.entrants import Entrant
 from deva_lab.run.plan import Request, plan
+from deva_lab.run.runner import Orders, run_one
 from deva_lab.run.tasks import make_task, to_device
 from deva_lab.run.user_source import load, of_object
 from helpers import ROOT, needs_posix
@@ -121,6 +122,31 @@ def test_the_example_of_the_documentation_runs(tmp_path):
     assert deva("compare", "--task", path, *words) == 0
 
 
+def test_what_the_loss_draws_is_the_same_in_a_run_that_goes_on(tmp_path):
+    text = "import random\nimport numpy as np\n" + FUNCTIONS.replace(
+        "    return (model(",
+        "    noise = np.random.rand() + random.random()\n    return noise * (model(",
+    )
+    settings = settings_of(written(tmp_path, text), evaluate_every=1)
+    orders = {name: Orders(tmp_path / name, "deva train") for name in ("whole", "cut")}
+    quiet = {"watch": lambda event: None}
+    whole = run_one(settings, orders["whole"], stopping=lambda: False, **quiet)
+    asked = iter([False, False, True])
+    stopped = run_one(settings, orders["cut"], stopping=lambda: next(asked), **quiet)
+    assert (stopped["status"], stopped["step"]) == ("stopped", 3)
+    end = run_one(settings, orders["cut"], stopping=lambda: False, **quiet)
+    assert end["curve"]["train_loss"] == whole["curve"]["train_loss"]
+    assert len(set(whole["curve"]["train_loss"][1:])) == 6
+
+
+def test_an_accuracy_that_is_no_number_spoils_no_result(tmp_path):
+    text = CLASS.replace("from beside import width", "width = 3").replace("0.5", "float('nan')")
+    words = ["--optimizers", "adamw", "--jobs", "1", "--out", tmp_path / "out"]
+    assert deva("compare", "--task", written(tmp_path, text), *words) == 0
+    (result,) = read_results(tmp_path / "out" / "results.jsonl")
+    assert set(result["curve"]["accuracy"]) == {None}
+
+
 def test_what_a_task_does_leaves_the_random_numbers_of_the_training_alone(tmp_path):
     task = task_of(written(tmp_path))
     model = task.model()
@@ -200,6 +226,7 @@ def test_batches_are_moved_whatever_holds_them():
         (("steps = 6", "raise SystemExit(3)"), "cannot be imported: SystemExit: 3 (line 5)"),
         (("def model():", "model = nn.Linear(5, 5)\n\ndef other():"), "every run needs a new one"),
         (("steps = 6", "steps = 0"), "--steps must be at least 1"),
+        (("steps = 6", "steps = 12 / 5"), "--steps must be a whole number, at least 1, got 2.4"),
     ],
 )
 def test_a_task_that_cannot_be_used(tmp_path, monkeypatch, capsys, change, said):
@@ -235,9 +262,9 @@ def test_a_request_that_does_not_fit(tmp_path, monkeypatch, capsys, words, said)
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        ({"model": lambda: "net"}, "model of SimpleNamespace .* must return a torch.nn.Module"),
-        ({"loss": lambda model, batch: 1.0}, "loss of SimpleNamespace .* must return a tensor"),
-        ({"validate": lambda model: None}, "validate of SimpleNamespace .* a number, or a dict"),
+        ({"model": lambda: "net"}, "model of SimpleNamespace must return a torch.nn.Module"),
+        ({"loss": lambda model, batch: 1.0}, "loss of SimpleNamespace must return a tensor"),
+        ({"validate": lambda model: None}, "validate of SimpleNamespace must return a number"),
     ],
 )
 def test_what_a_function_returns_is_checked(function, said):

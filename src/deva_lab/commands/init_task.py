@@ -16,7 +16,7 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(f"PATH must be a file that ends in .py, got {path}")
     if path.exists():
         raise UsageError(f"{path} is there already: name another file")
-    write_text(path, starter(options.kind).replace("FILE", str(path), 1))
+    write_text(path, starter(options.kind).replace("FILE", path.as_posix(), 1))
     print(f"{path} is written, and runs as it is: deva compare --task {path}")
     return 0
 

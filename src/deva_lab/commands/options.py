@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import math
 import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 
 from ..errors import UsageError, check_least, require
 from ..files import read_record, write_record
-from ..launchers import carry_out, check_jobs
+from ..launchers import carry_out, check_jobs, jobs_for
 from ..launchers.driver import Cluster
 from ..loggers import check_loggers, names_of, prepare_loggers
 from ..render.display import Display
@@ -25,6 +25,7 @@ from ..run.environment import default_device
 from ..run.plan import Request, common
 from ..run.progress import Result
 from ..run.runner import Orders, Stopping
+from ..run.settings import RunSettings
 from ..run.tasks import make_task
 from ..run.user_source import find, is_user_task
 
@@ -56,6 +57,8 @@ def asked_of(
     request = request_of(given, elsewhere=elsewhere)
     log = names_of(given.get("log"))
     check_loggers(log)
+    if not options.save_every >= 0:  # NaN among them
+        raise UsageError(f"--save-every must be seconds, 0 or more, got {options.save_every}")
     orders = Orders(folder, command_line(options.words, program), options.save_every, log)
     return folder, given, request, orders
 
@@ -136,6 +139,8 @@ def request_of(given: dict[str, Any], *, elsewhere: bool = False) -> Request:
     )
     if "tokens" not in given:
         return request
+    if not 0 < given["tokens"] < math.inf:
+        raise UsageError(f"--tokens must be above 0 and finite, got {given['tokens']:g}")
     task = make_task(common(request), report=lambda text: None)  # which knows what a batch has
     steps = round(given["tokens"] / (task.units * request.accumulate))
     return replace(request, steps=max(1, steps))
@@ -193,7 +198,13 @@ def carrying_out(
     """`carry_out` in the way that options ask for, and whether a signal has come."""
     with launching(options, folder) as cluster, Stopping() as stopping:
         how = {"jobs": options.jobs, "shown": shown, "stopping": stopping, "cluster": cluster}
-        yield partial(carry_out, **how), stopping
+
+        def in_rounds(runs: Sequence[RunSettings], orders: Orders) -> list[Result]:
+            if cluster is None:  # as many in later rounds, of fewer runs, so that times compare
+                how["jobs"] = how["jobs"] or jobs_for(runs)
+            return carry_out(runs, orders, **how)
+
+        yield in_rounds, stopping
 
 
 @contextmanager

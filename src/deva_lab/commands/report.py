@@ -13,7 +13,7 @@ from .options import command_line
 
 SHARED = (
     *("task", "task_digest", "size", "data", "vocabulary"),
-    *("steps", "batch", "accumulate", "decay", "warmup"),
+    *("steps", "batch", "accumulate", "decay", "warmup", "clip", "dtype"),
 )
 
 
@@ -31,19 +31,21 @@ def run(options: argparse.Namespace) -> int:
 
 
 def merged(folders: list[Path]) -> list[Result]:
-    """The results of several folders; of two with the same id the later one."""
-    results: dict[str, Result] = {}
+    """The results of several folders; of two with the same optimizer, rate and seed the later."""
+    results: list[Result] = []
     for folder in folders:
         path = folder if folder.is_file() else folder / "results.jsonl"
         if not path.is_file():
             raise UsageError(f"{folder} has no results.jsonl: name the folder of a comparison")
-        results |= {result["id"]: result for result in read_results(path)}
+        results += read_results(path)
     if not results:
         raise UsageError(f"no run has finished in {', '.join(map(str, folders))}")
     for name in SHARED:
-        values = {str(result["settings"].get(name)) for result in results.values()}
+        values = {str(result["settings"].get(name)) for result in results}
         if len(values) > 1:
             raise UsageError(
                 f"runs that differ in {name} ({', '.join(sorted(values))}) do not compare"
             )
-    return list(results.values())
+    # How often a run was evaluated, and whether its telemetry was kept, makes no other seed of it.
+    apart = {(x["label"], x["settings"]["lr"], x["settings"]["seed"]): x for x in results}
+    return list(apart.values())

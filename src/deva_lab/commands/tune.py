@@ -88,8 +88,15 @@ def compare_line(rates: Mapping[str, float], given: dict[str, Any], rules: Rules
             words.append(option if value else f"--no-{option[2:]}")
         else:
             own = name == "task" and is_user_task(value)
-            words += [option, min(value, os.path.relpath(value), key=len) if own else str(value)]
+            words += [option, _from_here(value) if own else str(value)]
     return shlex.join([*words, "--seeds", ",".join(map(str, rules.final_seeds))])
+
+
+def _from_here(place: str) -> str:
+    try:
+        return min(place, os.path.relpath(place), key=len)
+    except ValueError:  # on another drive of Windows
+        return place
 
 
 def table(tried: Mapping[str, Losses], rates: Mapping[str, float]) -> str:

@@ -54,6 +54,8 @@ def carry_out(
     todo = [settings for settings in runs if settings.id not in done]
     if not todo:
         return []
+    if cluster is None:  # by all runs, not by those that are left: threads and times are the same
+        jobs = jobs or jobs_for(runs)
     ours = (run for run in todo if not run.task_place)
     for settings in {(run.task, run.data, run.vocabulary): run for run in ours}.values():
         make_task(settings, report=shown.say)  # what is prepared once is prepared here
@@ -85,9 +87,7 @@ def _results(
     if cluster is not None:
         yield from run_on(cluster, runs, orders, jobs=jobs, watch=watch, stopping=stopping)
         return
-    # Unless told, as many as there are cores, but one on an accelerator.
-    jobs = jobs or (min(len(runs), cores()) if runs[0].device == "cpu" else 1)
-    if jobs > 1:
+    if jobs is not None and jobs > 1:
         with ThisMachine(jobs) as here:
             yield from run_on(here, runs, orders, jobs=jobs, watch=watch, stopping=stopping)
         return
@@ -95,6 +95,11 @@ def _results(
         yield run_one(settings, orders, watch=watch, stopping=stopping)
         if stopping():
             return
+
+
+def jobs_for(runs: Sequence[RunSettings]) -> int:
+    """How many run side by side unless told: as many as there are cores, one on an accelerator."""
+    return min(len(runs), cores()) if runs[0].device == "cpu" else 1
 
 
 def _forget(folder: Path, name: str) -> None:
@@ -193,7 +198,8 @@ class Worker:
 
     def cancel(self) -> None:
         """End it if it has not begun; otherwise it has heard that it is to save and to end."""
-        self.process.terminate()
+        if not self.begun:
+            self.process.terminate()
 
 
 def _serve(connection: Connection) -> None:

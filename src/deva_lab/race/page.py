@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -108,12 +109,13 @@ def claim(rows: Sequence[Standing], course: Course) -> str:
     """Whether DeVA is where the course was meant to lead, in words: what a reader asks first."""
     if not rows:
         return f"{NOT_RUN}."
-    muon = next(row.entry.name for row in rows if row.entry.name in course.rules.muons)
     own = [row for row in rows if row.entry.kind == "candidate"]
-    said = [_reached(own, "score", f"{muon}, the tuned Muon", course.goal)]
-    if course.fair:
-        fair = f"{course.fair}, a Muon that has every lever of DeVA's"
-        said.append(_reached(own, "fair", fair, course.fair_goal))
+    known = {row.entry.name: row for row in rows}
+    muon = next(row for name, row in known.items() if name in course.rules.muons)
+    said = [_reached(own, "score", muon, "the tuned Muon", course.goal)]
+    if course.fair in known:
+        about = "a Muon that has every lever of DeVA's"
+        said.append(_reached(own, "fair", known[course.fair], about, course.fair_goal))
     timed = [(row.time, row.entry.name) for row in own if row.time is not None]
     if timed:
         time, name = min(timed)
@@ -127,17 +129,29 @@ def claim(rows: Sequence[Standing], course: Course) -> str:
 _MET: Final = {True: "met", False: "missed"}
 
 
-def _reached(rows: Sequence[Standing], which: str, muon: str, goal: float) -> str:
-    """The best of some entries against a Muon, in a sentence."""
-    share = _least(rows, which)
+def _reached(rows: Sequence[Standing], which: str, muon: Standing, about: str, goal: float) -> str:
+    """The best of some entries against a Muon, in words."""
+    share, name = _least(rows, which), f"{muon.entry.name}, {about}"
     if share is None:
-        return f"No entry of DeVA reaches the end of {muon}: the goal of {goal:.2f} is missed."
+        return f"No entry of DeVA reaches the end of {name}: the goal of {goal:.2f} is missed."
     row = next(row for row in rows if getattr(row, which) == share)
     spread = interval(row.scores) if which == "score" else None
     within = f" (95 % {spread[0]:.3f} to {spread[1]:.3f})" if spread else ""
     return (
-        f"{row.entry.name} reaches the end of {muon}, with {share:.3f} of its tokens{within}: the "
-        f"goal of {goal:.2f} is {_MET[share <= goal]}."
+        f"{row.entry.name} reaches the end of {name}, with {share:.3f} of its tokens{within}: the "
+        f"goal of {goal:.2f} is {_MET[share <= goal]}.{_ends(row, muon)}"
+    )
+
+
+def _ends(row: Standing, muon: Standing) -> str:
+    """A sentence: by how much an entry ends below a Muon, each at the end of its own schedule."""
+    found = paired(row.final, muon.final)
+    if found is None:
+        return ""
+    steps = f", after {row.entry.length:.0%} of the steps," if row.entry.length < 1 else ""
+    return (
+        f" At its end{steps} it is {abs(found.gap):.4f} {'lower' if found.gap > 0 else 'higher'} "
+        f"than that Muon at its own ({_tested(found)})."
     )
 
 
@@ -337,7 +351,7 @@ def _least(rows: Sequence[Standing], which: str) -> float | None:
 
 
 def compact(result: Result) -> dict[str, Any]:
-    """A result without what the race does not look at."""
+    """A result without what the race does not look at, and without the folder it was run in."""
     curve = result["curve"]
     kept = (
         "id", "label", "ran_as", "status", "step", "settings", "unit", "units", "parameters",
@@ -349,7 +363,9 @@ def compact(result: Result) -> dict[str, Any]:
         "seconds": [round(x, 1) for x in curve["seconds"]],
         "loss": [None if x is None else round(x, DIGITS) for x in curve["loss"]],
     }
-    return {key: result[key] for key in kept if key in result} | {"curve": shorter}
+    command = re.sub(r" --out(=| )\S+", "", result["command"])
+    shown = {key: result[key] for key in kept if key in result}
+    return shown | {"curve": shorter, "command": command}
 
 
 def page(race: Race) -> str:

@@ -19,7 +19,7 @@ Losses = Mapping[float, float]  # learning rate → mean final loss over the tun
 
 
 def next_rates(tried: Losses, start: float, budget: int) -> list[float]:
-    """The rates to try next; none once the budget is spent.
+    """The rates to try next; none once the budget is spent, or where three digits say no more.
 
     Three rates a factor of two apart come first. Then one at a time: beyond an end that is best,
     else into the middle of the wider gap beside the best, of equal ones towards the lower loss.
@@ -47,7 +47,8 @@ def next_rates(tried: Losses, start: float, budget: int) -> list[float]:
         (rates[best - 1], rates[best + 1]),
         key=lambda rate: (-_octaves(rate, rates[best]), tried[rate]),
     )
-    return [_rounded(math.sqrt(rates[best] * beside))]
+    between = _rounded(math.sqrt(rates[best] * beside))
+    return [] if between in tried else [between]
 
 
 def _octaves(one: float, other: float) -> float:

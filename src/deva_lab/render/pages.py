@@ -247,7 +247,7 @@ class Comparison(Summary):
                     **asdict(looks[row.label]),
                     "final": row.final if finite(row.final) else None,
                     "diverged": row.diverged > 0,
-                    "flops": self.flops[0].get(row.label, 0.0),
+                    "flops": self.flops.get(row.label, 0.0),
                     "mean": _short(row.curve),
                     "runs": [_short(mean_curve([run])) for run in row.runs],
                     "rates": [

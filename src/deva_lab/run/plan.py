@@ -20,10 +20,10 @@ _GIVEN = (
     *("size", "data", "vocabulary", "steps", "batch", "accumulate", "warmup", "decay", "clip"),
     *("device", "dtype", "compile"),
 )  # what a run has as the request does, unless that leaves it open
-_COUNT, _SHARE = (1, math.inf, "at least 1"), (0, 1, "a share of the steps, from 0 to 1")
+_COUNTS = ("steps", "batch", "accumulate", "evaluate_every")
 _BOUNDS = {
-    **dict.fromkeys(("steps", "batch", "accumulate", "evaluate_every"), _COUNT),
-    **dict.fromkeys(("warmup", "decay"), _SHARE),
+    **dict.fromkeys(_COUNTS, (1, math.inf, "at least 1")),
+    **dict.fromkeys(("warmup", "decay"), (0, 1, "a share of the steps, from 0 to 1")),
     "clip": (0, math.inf, "0 (do not clip) or more"),
 }
 
@@ -114,7 +114,11 @@ def common(request: Request) -> RunSettings:
         optimizer=entrant.label,
         lr=rates_of(entrant, request.rates)[0],
         seed=request.seeds[0],
-        evaluate_every=request.evaluate_every or max(1, known["steps"] // EVALUATIONS),
+        evaluate_every=(
+            max(1, known["steps"] // EVALUATIONS)
+            if request.evaluate_every is None
+            else request.evaluate_every
+        ),
     )
     check_numbers(settings)
     return settings
@@ -166,8 +170,11 @@ def check_numbers(settings: RunSettings) -> None:
     """Raises UsageError for a number that makes no sense."""
     for name, (low, high, said) in _BOUNDS.items():
         value = getattr(settings, name)
-        if not low <= value <= high:
-            raise UsageError(f"--{name.replace('_', '-')} must be {said}, got {value}")
+        if name in _COUNTS and not isinstance(value, int):
+            said = f"a whole number, {said}"
+        elif low <= value <= high:
+            continue
+        raise UsageError(f"--{name.replace('_', '-')} must be {said}, got {value}")
 
 
 def check_baseline(baseline: str | None, runs: Sequence[RunSettings]) -> None:

@@ -89,7 +89,7 @@ def failed_result(
     write_text(orders.folder / "runs" / settings.id / TRACEBACK, text)
     if run is None:
         watch(Event(settings.id, 0, "failed", None, 0.0, evaluated=True))
-        result = line_of(settings, Progress(), orders.command)
+        result = line_of(settings, Progress(), orders.command, environment(settings.device))
     else:
         watch(run.event(evaluated=True)._replace(status="failed"))
         result = run.result(orders.command)
@@ -129,7 +129,7 @@ def train(
     saved = time.monotonic()
     with log:
         if log.wanted:
-            about = {"command": command, "environment": environment(settings.device, ranks)}
+            about = {"command": command, "environment": run.environment}
             subject = Subject(settings.id, log.folder, settings.saved(), about)
             log.begin(subject, run.points())
         if run.progress.step == 0:

@@ -132,15 +132,19 @@ class UserTask:
         return tensors[0].numel() if self.unit == "tokens" else len(tensors[0])
 
     def model(self) -> nn.Module:
-        """A new model in training mode; random numbers start from the seed, also for what follows.
-
-        So dropout, too, is the same in every run of a seed.
-        """
+        """A new model in training mode, initialised from the seed."""
         seed_all(self.seed)
         model = self._call("model")
         if not isinstance(model, nn.Module):
             raise TypeError(f"model of {self.name} must return a torch.nn.Module, got {model!r}")
         return model.train()
+
+    def begin(self, step: int) -> None:
+        """Let what `loss` draws at random follow from the seed and the step, as dropout does.
+
+        So it is the same for all optimizers, and in a run that goes on from a checkpoint.
+        """
+        seed_all(mixed(self.seed, "step", step))
 
     def batch(self, step: int) -> Any:
         """The batch of a step, on the device; random numbers depend on the seed and the step."""

@@ -18,16 +18,17 @@ from deva_optim.optimizer import BaseOptimizer
 from deva_optim.telemetry import Telemetry, scalars
 
 from ..errors import UsageError
+from ..machine import wait
 from .entrants import Entrant
 from .environment import environment
 from .progress import Event, Point, Progress, Result
 from .ranks import ALONE, Ranks, accumulating, settle_, sharing, spread
 from .settings import RunSettings
-from .tasks import Batch, Task
+from .tasks import Batch, Task, UserTask
 
 LOST: Final = 10.0  # a loss so many times the first one is a divergence, as NaN is
 TIMED: Final = 1000  # the last so many steps have their times kept
-TIMED_EVERY: Final = 10  # steps, on an accelerator, which has to be waited for
+TIMED_EVERY: Final = 10  # steps, on an accelerator
 
 
 class Run:
@@ -41,12 +42,18 @@ class Run:
     Attributes:
         observed: Whether `telemetry` is to be that of the last step before an evaluation, if the
             optimizer has any.
+        timed: Whether the times of the parts of this step are kept; on an accelerator, which has to
+            be waited for, those of every tenth.
     """
 
     observed = False
+    timed = False
 
     def __init__(self, settings: RunSettings, task: Task, ranks: Ranks = ALONE) -> None:
         self.settings, self.task, self.ranks, self.progress = settings, task, ranks, Progress()
+        if settings.device.startswith("cuda"):
+            torch.cuda.reset_peak_memory_stats(settings.device)
+        self.environment = environment(settings.device, ranks)  # of now: a commit may follow
         self.model = task.model().to(settings.device)
         self.compute = spread(self.model, ranks)
         if settings.compile:
@@ -67,6 +74,10 @@ class Run:
 
     def step(self, batches: Iterator[Batch]) -> None:
         """One step of the optimizer."""
+        entered = time.perf_counter()  # before the clock, which may wait for the steps before
+        self.timed = self.settings.device == "cpu" or self.progress.step % TIMED_EVERY == 0
+        if isinstance(self.task, UserTask):
+            self.task.begin(self.progress.step)
         self.set_rates()
         data = model = 0.0
         for i in range(1, self.settings.accumulate + 1):
@@ -88,6 +99,7 @@ class Run:
             self.optimizer.telemetry_every = int(recorded)
         self.optimizer.step()
         optimizer = self.clock() - began
+        self.progress.seconds += time.perf_counter() - entered
         self.progress.step += 1
         if recorded and isinstance(self.optimizer, BaseOptimizer):
             self.telemetry = self.optimizer.telemetry()
@@ -98,7 +110,6 @@ class Run:
             }
             self.progress.telemetry.append({"step": step, "matrices": matrices})
         self.optimizer.zero_grad()
-        self.progress.seconds += data + model + optimizer
         if self.timed:
             times = {"model": model, "optimizer": optimizer, "data": data}
             for name, column in self.progress.times.items():
@@ -115,22 +126,18 @@ class Run:
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * self.settings.rate(self.progress.step)
 
-    @property
-    def timed(self) -> bool:
-        """Whether the times of this step are exact."""
-        return self.settings.device == "cpu" or self.progress.step % TIMED_EVERY == 0
-
     def clock(self) -> float:
-        """Seconds; on an accelerator, now and then, those at which its work is done."""
-        if self.settings.device != "cpu" and self.timed:
-            torch.accelerator.synchronize()
+        """Seconds; on an accelerator, in a step that is timed, those at which its work is done."""
+        if self.timed:
+            wait(self.settings.device)
         return time.perf_counter()
 
     def evaluate(self) -> None:
         """Add a point to the curve, and say whether this was the last."""
         progress, curve = self.progress, self.progress.curve
-        steps = progress.step - (curve["step"] or [0])[-1]
+        steps, began = progress.step - (curve["step"] or [0])[-1], time.perf_counter()
         train_loss = self.losses.item() / steps if steps else None
+        progress.seconds += time.perf_counter() - began  # of what an accelerator had left to do
         self.losses.zero_()
         averaged = contextlib.nullcontext
         if any(group.get("ema_rate") is not None for group in self.optimizer.param_groups):
@@ -144,7 +151,7 @@ class Run:
             "train_loss": _finite(train_loss),
             "loss": _finite(found["loss"]),
         }
-        row |= {"accuracy": found["accuracy"]} if "accuracy" in found else {}
+        row |= {"accuracy": _finite(found["accuracy"])} if "accuracy" in found else {}
         for name, value in row.items():
             curve[name].append(value)
         if self.lost():
@@ -233,7 +240,7 @@ class Run:
         """The run as a line of results.jsonl has it."""
         device = self.settings.device
         on_gpu = device.startswith("cuda")
-        return line_of(self.settings, self.progress, command, self.ranks) | {
+        return line_of(self.settings, self.progress, command, self.environment) | {
             "unit": self.task.unit,
             "units": self.task.units * self.settings.accumulate,
             "parameters": sum(p.numel() for p in self.model.parameters()),
@@ -243,7 +250,7 @@ class Run:
 
 
 def line_of(
-    settings: RunSettings, progress: Progress, command: str, ranks: Ranks = ALONE
+    settings: RunSettings, progress: Progress, command: str, environment: dict[str, Any]
 ) -> Result:
     """A line of results.jsonl, of a run that has failed before it had a model."""
     line = {
@@ -260,7 +267,7 @@ def line_of(
         "milliseconds": progress.milliseconds(median),
         "mean_milliseconds": progress.milliseconds(fmean),  # with what some steps do, as refreshes
         "peak_memory_bytes": None,
-        "environment": environment(settings.device, ranks),
+        "environment": environment,
         "command": command,
     }
     return line | ({"telemetry": progress.telemetry} if settings.telemetry else {})

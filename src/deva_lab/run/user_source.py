@@ -8,11 +8,11 @@ import importlib.util
 import inspect
 import os
 import re
+import secrets
 import sys
 import traceback
 from contextlib import suppress
 from functools import cache
-from itertools import count
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, NamedTuple
@@ -24,7 +24,6 @@ _IN_MODULE: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _IN_FILE: Final = re.compile(r"(.+\.py)(?::([A-Za-z_]\w*))?", re.DOTALL)
 
 _objects: dict[str, Any] = {}  # place → what `of_object` was given
-_numbers = count(1)
 
 
 class Source(NamedTuple):
@@ -64,7 +63,7 @@ def find(task: str) -> Source:
         UsageError: If there is no such file or module.
     """
     if task in _objects:
-        return Source(task, task, _source_text(_objects[task]))
+        return Source(task.partition(" ")[0], task, _source_text(task))
     if match := _IN_FILE.fullmatch(task):
         path = Path(match[1]).expanduser()
         if not path.is_file():
@@ -90,9 +89,12 @@ def find(task: str) -> Source:
 
 
 def of_object(task: Any) -> str:
-    """The name by which this process, and no other, finds an object or a class."""
-    cls = task if inspect.isclass(task) else type(task)
-    place = f"{cls.__name__} {next(_numbers)}"
+    """The place at which this process, and no other, finds an object, a class or a module."""
+    for place, known in _objects.items():
+        if known is task:
+            return place
+    name = task.__name__ if _is_written(task) else type(task).__name__
+    place = f"{name} {secrets.token_hex(8)}"
     _objects[place] = task
     return place
 
@@ -156,8 +158,19 @@ def _look_in(folder: str) -> None:
         sys.path.insert(0, folder)
 
 
-def _source_text(task: Any) -> str:
+def _source_text(place: str) -> str:
+    """What an object of this process is written in.
+
+    What an instance holds is not seen there: its place makes it one of its own, which no result of
+    another is taken for. So does that of a class whose source is not known.
+    """
+    task = _objects[place]
     try:
-        return inspect.getsource(task if inspect.isclass(task) else type(task))
+        return inspect.getsource(task) if _is_written(task) else place
     except (OSError, TypeError):
-        return repr(task)
+        return place
+
+
+def _is_written(task: Any) -> bool:
+    """Whether all of a task is in its source, and none of it in what an instance holds."""
+    return inspect.isclass(task) or inspect.ismodule(task)
