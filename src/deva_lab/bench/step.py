@@ -335,8 +335,8 @@ BASELINE: Final = "AdamW"
 OPTIMIZERS: Final[dict[str, Callable[[nn.Module], Optimizer]]] = {
     BASELINE: lambda model: torch.optim.AdamW(model.parameters(), 1e-3, weight_decay=0.1),
     "Muon": lambda model: do.Muon(model, 1e-3, weight_decay=0.1, nesterov=False),
-    "DeVA short": lambda model: do.DeVA(model, 1e-3, sides="short"),
-    "DeVA both": lambda model: do.DeVA(model, 1e-3, sides="both"),
+    "DeVA": lambda model: do.DeVA(model, 1e-3),
+    "DeVA-S∞": lambda model: do.DeVASinf(model, 1e-3),
     "SOAP": lambda model: do.SOAP(model, 1e-3),
 }
 WARMUP: Final = 4  # steps: layers that start at zero keep others without a gradient and a basis
@@ -390,7 +390,7 @@ def run_training(settings: TrainingSettings, show: Say = print) -> bool:
     show(aligned(("optimizer", "step, ms", "its part", f"/ {BASELINE}", "quartiles"), rows))
     checks = [
         Check(10, f"time of a training step, {name} / {BASELINE}", ratios[name], "≤", BOUND)
-        for name in ("DeVA short", "DeVA both")
+        for name in ("DeVA", "DeVA-S∞")
     ]
     show("\n" + "\n".join(map(str, checks)))
     return all(check.holds for check in checks)

@@ -6,6 +6,7 @@ Nothing here imports torch: an answer must come before one has typed on.
 from __future__ import annotations
 
 import argparse
+import json
 import shlex
 from argparse import Action
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +24,7 @@ from ..usage import BENCHMARKS, STARTERS
 
 WIDTH: Final = 70  # of what a candidate is
 
-# Names whose tables need torch; the tests hold the two to each other.
+# Names whose tables need torch; the tests hold the two to each other. An experiment is in a file.
 IMAGES: Final = ("digits", "cifar10", "imagenet-1k", "cifar10-small", "tiny-imagenet")
 STAGES: Final = ("all", "tune", "freeze", "final", "confirm", "robustness", "page", "recipe")
 PLACES: Final = (
@@ -31,24 +32,8 @@ PLACES: Final = (
     *("resnet", "vit"),
 )
 COURSES: Final = ("sprint", "distance", "broad", "first")
-EXPERIMENTS: Final = (
-    "fig-trace",
-    "fig-nanogpt",
-    "table-nanogpt",
-    "fig-lr",
-    "table-lr",
-    "table-beta3",
-    "fig-batch",
-    "fig-freq",
-    "fig-variants",
-    "table-variants",
-    "table-snr",
-    "fig-cifar",
-    "fig-vit",
-    "table-cost",
-    "table-hyper",
-    "table-methods",
-    "theory",
+EXPERIMENTS: Final = tuple(
+    json.loads(files("deva_lab.reproduce").joinpath("paper.json").read_text("utf-8"))
 )
 
 Texts: TypeAlias = Mapping[str, str]  # word → what it is, or nothing

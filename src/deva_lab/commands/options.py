@@ -7,7 +7,7 @@ import math
 import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -195,8 +195,23 @@ def command_line(words: Sequence[str], program: str = "deva") -> str:
 def carrying_out(
     options: argparse.Namespace, folder: Path, shown: Display
 ) -> Iterator[tuple[Callable[..., list[Result]], Stopping]]:
-    """`carry_out` in the way that options ask for, and whether a signal has come."""
-    with launching(options, folder) as cluster, Stopping() as stopping:
+    """`carry_out` in the way that options ask for, and whether a signal has come.
+
+    Raises:
+        UsageError: If a cluster cannot be used, for whatever can be found out before any run.
+    """
+    check_launcher(options)
+    with ExitStack() as stack:
+        cluster: Cluster | None = None
+        if options.launcher == "ray":
+            from ..launchers.ray_cluster import RayCluster
+
+            cluster = stack.enter_context(RayCluster(options, folder))
+        elif options.launcher == "slurm":
+            from ..launchers.slurm import SlurmCluster
+
+            cluster = SlurmCluster(options, folder)
+        stopping = stack.enter_context(Stopping())  # after Ray, which has a handler of SIGTERM, too
         how = {"jobs": options.jobs, "shown": shown, "stopping": stopping, "cluster": cluster}
 
         def in_rounds(runs: Sequence[RunSettings], orders: Orders) -> list[Result]:
@@ -205,29 +220,6 @@ def carrying_out(
             return carry_out(runs, orders, **how)
 
         yield in_rounds, stopping
-
-
-@contextmanager
-def launching(options: argparse.Namespace, folder: Path) -> Iterator[Cluster | None]:
-    """The cluster that options ask for, ready for runs into a folder; None for this machine.
-
-    Enter it before `Stopping`: Ray has its own handler of SIGTERM.
-
-    Raises:
-        UsageError: If it cannot be used, for whatever reason that can be found before any run.
-    """
-    check_launcher(options)
-    if options.launcher == "local":
-        yield None
-    elif options.launcher == "ray":
-        from ..launchers.ray_cluster import RayCluster
-
-        with RayCluster(options, folder) as cluster:
-            yield cluster
-    else:
-        from ..launchers.slurm import SlurmCluster
-
-        yield SlurmCluster(options, folder)
 
 
 def check_launcher(options: argparse.Namespace) -> None:
