@@ -127,15 +127,7 @@ def test_fused_layers_of_other_architectures(name: str) -> None:
 
 
 def test_dbrx_experts_in_rows_and_grouped_queries() -> None:
-    config = hf.DbrxConfig(
-        d_model=32,
-        n_heads=4,
-        n_layers=1,
-        vocab_size=96,
-        attn_config={"rope_theta": 1e4, "kv_n_heads": 2},
-        ffn_config={"ffn_hidden_size": 16, "moe_num_experts": 4, "moe_top_k": 1},
-    )
-    found = routes(on_meta(lambda: hf.DbrxForCausalLM(config)))
+    found = routes(on_meta(MODELS["dbrx"]))
     assert found["transformer.blocks.0.norm_attn_norm.attn.Wqkv.weight"] == cut((32, 16, 16))
     assert found["transformer.blocks.0.ffn.experts.mlp.w1"] == cut(4)
 

@@ -1,7 +1,13 @@
 """Which layers are heads, and what a parameter is called inside wrappers."""
 
+from collections.abc import Iterator
+
+import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 from .architectures import (
     MATRIX,
@@ -72,3 +78,31 @@ def test_a_compiled_layer_keeps_its_name() -> None:
     found = routes(torch.compile(model, backend="eager"))
     assert found["_orig_mod.blocks.0.qkv._orig_mod.weight"] == cut(3)
     assert found["_orig_mod.head._orig_mod.weight"] == VECTOR
+
+
+@pytest.fixture
+def _one_rank() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("_one_rank")
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("gpt2", "Conv1D"),
+        ("phi3", "Phi3Attention"),
+        ("mamba", "MambaMixer"),
+        ("llama4", "Llama4TextExperts"),
+        ("dbrx", "DbrxExpertGLU"),
+    ],
+)
+def test_a_module_that_is_sharded_by_itself_is_cut_as_before(name: str, kind: str) -> None:
+    model = on_meta(MODELS[name])
+    before = routes(model)
+    for module in [x for x in model.modules() if type(x).__name__ == kind]:
+        fully_shard(module, mesh=init_device_mesh("cpu", (1,)))
+        assert type(module).__name__ == f"FSDP{kind}"
+    assert routes(model) == before
+    assert any("split" in route for route in before.values())

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..core.matrices import Split
-from .modules import ModelParameter, is_conv, is_transposed_linear
+from .modules import ModelParameter, class_names, is_conv, is_transposed_linear
 
 # Attention of transformers whose rows go head by head: head_dim rows of q, of k and of v, and so
 # on, or in blocks of a few heads. A third of the rows would be a mixture; head_dim rows never are.
@@ -103,7 +103,7 @@ def head_split(p: ModelParameter) -> Split:
     attention = p.module if isinstance(p.module, nn.MultiheadAttention) else p.parent
     own = p.own_name if attention is p.module else p.layer_name
     letter, fused = QKV.search(own), own in THIRDS or own == "in_proj_weight"
-    grouped = {f"{cls.__name__}.{own}" for cls in type(attention).__mro__} & GROUPED_QUERY
+    grouped = _layer_names(attention, own) & GROUPED_QUERY
     if attention is None or not (letter or fused or grouped):
         return None
     rows = p.shape[output_dim(p)]
@@ -153,15 +153,16 @@ def _layouts(p: ModelParameter) -> Iterator[tuple[Split, str]]:
     yield from _attention_layouts(p)
     if _is_gate_up(p):
         yield 2, "gate and up"
-    yield CHUNKS.get(f"{type(p.parent).__name__}.{p.layer_name}"), "fused projection"
-    if type(p.module).__name__ == "DbrxExpertGLU" and p.own_name in ("w1", "v1", "w2"):
+    for layer in _layer_names(p.parent, p.layer_name) & CHUNKS.keys():
+        yield CHUNKS[layer], "fused projection"
+    if "DbrxExpertGLU" in class_names(p.module) and p.own_name in ("w1", "v1", "w2"):
         yield getattr(p.module, "moe_num_experts", None), "experts in rows"
     yield 1, "matrix" if p.tensor.ndim == 2 else "stack of matrices"
 
 
 def _attention_layouts(p: ModelParameter) -> Iterator[tuple[Split, str]]:
     parent: Any = p.parent
-    layers = {f"{cls.__name__}.{p.layer_name}" for cls in type(parent).__mro__}
+    layers = _layer_names(parent, p.layer_name)
     if layers & PER_HEAD:
         size = _first_number(parent, ("head_dim", "head_size", "attention_head_size"))
         yield p.shape[0] // size if size else None, "query, key, value of each head"
@@ -178,11 +179,16 @@ def _attention_layouts(p: ModelParameter) -> Iterator[tuple[Split, str]]:
             yield 2, "query, key, value"
 
 
+def _layer_names(parent: nn.Module | None, name: str) -> set[str]:
+    """What the tables above may call a layer that a module has under this name."""
+    return {f"{cls}.{name}" for cls in class_names(parent)}
+
+
 def _is_gate_up(p: ModelParameter) -> bool:
     if p.layer_name == "gate_up_proj" and p.tensor.ndim == 2:
         return True
     if p.own_name != "gate_up_proj" or p.module is None:
         return False
     # Some experts that are stored as (in, out) interleave gate and up (gpt-oss).
-    known = output_dim(p) == -2 or type(p.module).__name__ == "Llama4TextExperts"
+    known = output_dim(p) == -2 or "Llama4TextExperts" in class_names(p.module)
     return bool(getattr(p.module, "is_concatenated", known))

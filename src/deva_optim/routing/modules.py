@@ -164,6 +164,15 @@ def without_numbers(name: str) -> str:
     return re.sub(r"(?<![^.])\d+(?![^.])", "#", name)
 
 
+def class_names(module: nn.Module | None) -> set[str]:
+    """The names of its class and of all that this is derived from.
+
+    `fully_shard` and `replicate` give a module a class of their own, such as FSDPConv1D, that is
+    derived from the one it had.
+    """
+    return {cls.__name__ for cls in type(module).__mro__}
+
+
 def is_layer(module: nn.Module | None) -> bool:
     """Whether this is a linear layer or a convolution."""
     return isinstance(module, nn.Linear) or is_conv(module) or is_transposed_linear(module)
@@ -176,7 +185,7 @@ def is_conv(module: nn.Module | None) -> bool:
 
 def is_transposed_linear(module: nn.Module | None) -> bool:
     """Whether this is transformers' Conv1D, a linear layer whose weight is stored as (in, out)."""
-    return type(module).__name__ == "Conv1D" and hasattr(module, "nf")
+    return "Conv1D" in class_names(module) and hasattr(module, "nf")
 
 
 def _embedding_tables(model: nn.Module) -> dict[str, Tensor]:
