@@ -29,6 +29,17 @@ def test_a_linear_as_wide_as_the_positions_is_no_head() -> None:
     assert found["lm_head.weight"] == VECTOR
 
 
+def test_a_hidden_layer_as_wide_as_a_table_of_categories_is_no_head() -> None:
+    chain = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 64), nn.Linear(64, 5))
+    found = routes(nn.ModuleDict({"day": nn.Embedding(64, 8), "net": chain}))
+    assert found["net.0.weight"] == found["net.2.weight"] == MATRIX
+    assert found["net.3.weight"] == VECTOR
+    bytes_ = {"table": nn.Embedding(64, 64), "up": nn.Linear(64, 256), "down": nn.Linear(256, 64)}
+    found = routes(nn.ModuleDict({**bytes_, "decoder": nn.Linear(64, 64)}))
+    assert found["up.weight"] == found["down.weight"] == MATRIX
+    assert found["decoder.weight"] == VECTOR  # the last one may be the head of a model of bytes
+
+
 def test_the_last_layer_of_a_chain_is_its_head() -> None:
     chain = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3))
     assert routes(chain)["0.weight"] == MATRIX

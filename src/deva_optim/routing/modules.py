@@ -205,7 +205,9 @@ def _head_layers(model: nn.Module, tables: dict[str, Tensor]) -> set[nn.Module]:
 
     These are what `get_output_embeddings` returns and, outside repeated blocks, linear layers as
     wide as a vocabulary, the last layer of a module called head or the like, and the last layer of
-    the model if it is called fc or the like, or if it is a linear layer of an nn.Sequential.
+    the model if it is called fc or the like, or if it is a linear layer of an nn.Sequential. If a
+    linear layer reads as many numbers, a table of that size says nothing of a layer but the last:
+    it may be one of categories beside hidden layers of the same width.
     """
     vocabularies = {  # sizes; an embedding of positions or of token types has none
         table.shape[0]
@@ -213,13 +215,15 @@ def _head_layers(model: nn.Module, tables: dict[str, Tensor]) -> set[nn.Module]:
         if not re.search("wpe|pos|type", name.rpartition(".")[2])
     }
     layers = [module for module in model.modules() if is_layer(module)]
+    read = {layer.in_features for layer in layers if isinstance(layer, nn.Linear)}
     last = layers[-1] if len(layers) > 1 else None
     heads = {layer for module in model.modules() for layer in _declared_heads(module)}
     for path, module, container in _outside_blocks(model):
         name = path.rpartition(".")[2]
-        in_sequence = isinstance(module, nn.Linear) and isinstance(container, nn.Sequential)
-        ends_model = module is last and (in_sequence or LAST_LAYER_NAME.search(name))
-        if ends_model or (isinstance(module, nn.Linear) and module.out_features in vocabularies):
+        width = module.out_features if isinstance(module, nn.Linear) else None
+        in_sequence = width is not None and isinstance(container, nn.Sequential)
+        may_end = in_sequence or width in vocabularies or LAST_LAYER_NAME.search(name)
+        if width in vocabularies - read or (module is last and may_end):
             heads.add(module)
         elif HEAD_NAME.search(name):
             heads.update(_last_layers(module))
