@@ -9,10 +9,13 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
+import deva_optim as do
+
 from .architectures import (
     MATRIX,
     MODELS,
     VECTOR,
+    Lora,
     NanoGPT,
     Timm,
     cut,
@@ -47,6 +50,19 @@ def test_the_last_layer_of_a_chain_is_its_head() -> None:
     assert (
         routes(nn.Sequential(nn.Linear(8, 6)))["0.weight"] == MATRIX
     )  # there is nothing before it
+
+
+def test_a_head_with_one_output_has_the_rate_of_heads() -> None:
+    def rates(given: object) -> dict[str, float]:
+        optimizer = do.DeVA(given, lr=0.01, rest_lr=0.02, head_lr=0.03)
+        return {name: g["lr"] for g in optimizer.param_groups for name in g["param_names"]}
+
+    plain = nn.ModuleDict({"body": nn.Linear(8, 8), "score": nn.Linear(8, 1)})
+    expected = {"body.weight": 0.01, "body.bias": 0.02, "score.weight": 0.03, "score.bias": 0.02}
+    assert rates(plain) == rates(list(plain.named_parameters())) == expected
+    plain["score"] = Lora(plain["score"], 8, 1, rank=1)
+    assert rates(plain)["score.base_layer.weight"] == 0.03
+    assert rates(plain)["score.lora_A.default.weight"] == 0.02  # a vector, but no head
 
 
 def test_a_head_may_be_a_class_of_its_own() -> None:

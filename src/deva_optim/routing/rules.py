@@ -61,6 +61,8 @@ def _is_depthwise(p: ModelParameter) -> bool:
 
 
 def _is_head(p: ModelParameter) -> bool:
+    if p.is_low_rank_factor:
+        return False
     if p.module is not None:
         return p.is_head
     layers = [part for part in p.names[0].split(".")[:-1] if not part.isdigit()]
@@ -95,9 +97,9 @@ RULES: tuple[tuple[str, Callable[[ModelParameter], bool], dict[str, Any]], ...] 
     ("embedding", _is_embedding, VECTOR),
     ("elementwise coefficients", lambda p: _is_standalone(p, COEFFICIENT), EXEMPT),
     ("depthwise convolution", _is_depthwise, VECTOR),
+    ("output head", _is_head, VECTOR),  # of any number of outputs: a reward model has one
     ("a side of 1", lambda p: not matrices(p.shape, layout_options(p)[0]), VECTOR),
     ("low-rank factor", lambda p: p.is_low_rank_factor, MATRIX),
-    ("output head", _is_head, VECTOR),
     ("shape of a vocabulary", _has_shape_of_vocabulary, VECTOR),
     ("rows that no other layer has", lambda p: p.is_table, VECTOR),
     ("matrix", lambda p: True, MATRIX),
