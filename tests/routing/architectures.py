@@ -176,6 +176,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "bert": lambda: hf.BertForPreTraining(hf.BertConfig(num_hidden_layers=2)),
     "vit": vit,
     "resnet": lambda: hf.ResNetForImageClassification(hf.ResNetConfig(num_labels=1000)),
+    "convnext": lambda: hf.ConvNextForImageClassification(hf.ConvNextConfig(depths=[1, 1, 1, 1])),
     "whisper": lambda: hf.WhisperForConditionalGeneration(hf.WhisperConfig()),
     "phi3": lambda: phi3(8),
     "gpt-neox": lambda: hf.GPTNeoXForCausalLM(small(hf.GPTNeoXConfig)),

@@ -62,7 +62,9 @@ def param_groups(
             size of a head is read from the attention modules of transformers, timm and torch.
         layer_decay: For fine-tuning: the learning rate of each layer is this share of that of the
             layer after it. The layers are the repeated blocks, what comes before them (embeddings)
-            and what comes after them (final norm, head), which has the whole rate.
+            and what comes after them (final norm, head), which has the whole rate. What lies
+            between blocks has the rate of the block before it. Towers beside each other, as in
+            CLIP, count as one after the other.
 
     Returns:
         Groups of (name, parameter) pairs, or of parameters if these have no names; matrices come
