@@ -208,6 +208,13 @@ def test_timm() -> None:
     assert found["head.weight"] == VECTOR
 
 
+def test_a_weight_that_only_scales_is_not_decayed() -> None:
+    config = hf.ConvNextV2Config(depths=[1, 1, 1, 1])
+    found = routes(on_meta(lambda: hf.ConvNextV2ForImageClassification(config)))
+    assert found["convnextv2.encoder.stages.0.layers.0.grn.weight"] == EXEMPT  # (1, 1, 1, 384)
+    assert found["convnextv2.encoder.stages.0.layers.0.pwconv1.weight"] == MATRIX
+
+
 def test_affine_parameters_of_a_norm_are_not_matrices() -> None:
     assert routes(nn.LayerNorm((4, 8, 8)))["weight"] == EXEMPT
 

@@ -71,8 +71,25 @@ def test_a_head_may_be_a_class_of_its_own() -> None:
             super().__init__()
             self.weight = nn.Parameter(torch.ones(4, 8, 16))
 
+    class NormHead(nn.Module):
+        """Baichuan 2's, which normalises its rows; it is not a norm."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(96, 8))
+
     model = nn.ModuleDict({"body": nn.Linear(8, 8), "codebooks_head": Codebooks()})
-    assert routes(model)["codebooks_head.weight"] == VECTOR
+    model["lm_head"] = NormHead()
+    found = routes(model)
+    assert found["codebooks_head.weight"] == found["lm_head.weight"] == VECTOR
+
+
+def test_the_second_head_of_a_distilled_model_is_a_head() -> None:
+    model = nn.ModuleDict({"body": nn.Linear(8, 8), "head": nn.Linear(8, 4)})
+    model["head_dist"] = nn.Linear(8, 4)
+    found = routes(model)
+    assert found["head.weight"] == found["head_dist.weight"] == VECTOR
+    assert routes(model.named_parameters()) == found
 
 
 def test_a_head_may_have_the_attributes_of_a_convolution() -> None:

@@ -34,11 +34,15 @@ THIRDS = {"c_attn", "qkv", "Wqkv", "to_qkv"}
 CHUNKS = {
     "FalconMambaMixer.in_proj": 2,
     "JambaMambaMixer.in_proj": 2,
+    "Lfm2MoeShortConv.in_proj": 3,
     "Lfm2ShortConv.in_proj": 3,
     "MambaMixer.in_proj": 2,
     "ModernBertMLP.Wi": 2,
 }
-
+# Recurrent layers of torch, and how many gates they have.
+GATES = {"LSTM": 4, "LSTMCell": 4, "GRU": 3, "GRUCell": 3}
+# Attention whose weights are (width, heads, head_dim): of each, all heads are one matrix.
+HEADS_APART = {"FunnelRelMultiheadAttention", "XLNetRelativeAttention"}
 
 # Layers that compute queries, keys or values, and where an attention says how large its heads are.
 QKV = re.compile(r"^(?:w|c_|to_)?([qkv])(?:uery|ey|alue)?(?:_proj|_lin|_b_proj|_proj_weight)?$")
@@ -57,7 +61,8 @@ def layout_options(
     if split is None:
         layouts = [(head_split(p), "heads")] if per_head else []
         split, reason = next(x for x in chain(layouts, _layouts(p)) if _fits(p, x[0]))
-    options: dict[str, Any] = {"layout": "conv" if is_conv_weight(p) else "stack"}
+    flat = is_conv_weight(p) or _has_heads_apart(p)
+    options: dict[str, Any] = {"layout": "conv" if flat else "stack"}
     if split != 1:
         options["split"] = split
         if output_dim(p) == -1:
@@ -128,6 +133,10 @@ def _has_transposed_experts(module: nn.Module) -> bool:
     return up.shape[-1] == 2 * down.shape[-2]
 
 
+def _has_heads_apart(p: ModelParameter) -> bool:
+    return p.tensor.ndim == 3 and not HEADS_APART.isdisjoint(class_names(p.module))
+
+
 def _fits(p: ModelParameter, split: Split) -> bool:
     if split is None or split == 1:
         return split == 1
@@ -145,16 +154,14 @@ def _layouts(p: ModelParameter) -> Iterator[tuple[Split, str]]:
         yield conv_groups(p), "groups of a convolution"
     if is_conv_weight(p):
         yield 1, "convolution"
+    if _has_heads_apart(p):
+        yield 1, "all heads"
     if re.match("weight_(ih|hh)", p.own_name):
-        if isinstance(p.module, (nn.LSTM, nn.LSTMCell)):
-            yield 4, "gates"
-        if isinstance(p.module, (nn.GRU, nn.GRUCell)):
-            yield 3, "gates"
+        yield _entry(GATES, class_names(p.module)), "gates"
     yield from _attention_layouts(p)
     if _is_gate_up(p):
         yield 2, "gate and up"
-    for layer in _layer_names(p.parent, p.layer_name) & CHUNKS.keys():
-        yield CHUNKS[layer], "fused projection"
+    yield _entry(CHUNKS, _layer_names(p.parent, p.layer_name)), "fused projection"
     if "DbrxExpertGLU" in class_names(p.module) and p.own_name in ("w1", "v1", "w2"):
         yield getattr(p.module, "moe_num_experts", None), "experts in rows"
     yield 1, "matrix" if p.tensor.ndim == 2 else "stack of matrices"
@@ -182,6 +189,11 @@ def _attention_layouts(p: ModelParameter) -> Iterator[tuple[Split, str]]:
 def _layer_names(parent: nn.Module | None, name: str) -> set[str]:
     """What the tables above may call a layer that a module has under this name."""
     return {f"{cls}.{name}" for cls in class_names(parent)}
+
+
+def _entry(table: dict[str, int], names: set[str]) -> Split:
+    """What a table has under one of these names, if anything."""
+    return next((table[name] for name in names & table.keys()), None)
 
 
 def _is_gate_up(p: ModelParameter) -> bool:

@@ -16,7 +16,8 @@ from torch.nn.utils.parametrize import ParametrizationList
 
 # Names of output layers. A name alone does not make a layer one: see `_head_layers`.
 HEAD_NAME = re.compile(
-    r"(?i)(^|_)(head|lm_heads|classifier|score|logits|unembed|qa_outputs|seq_relationship)\d*$"
+    r"(?i)(^|_)(head|head_dist|lm_heads|classifier|score|logits|unembed|qa_outputs"
+    r"|seq_relationship)\d*$"
 )
 LAST_LAYER_NAME = re.compile(r"^(fc\d*|linear|out|output)$")
 

@@ -34,19 +34,25 @@ def _is_standalone(p: ModelParameter, name: str = "") -> bool:
 
 
 def _is_inside(p: ModelParameter, class_name: str) -> bool:
-    """Whether its module has such a class name and is neither an embedding nor a layer."""
-    is_weight = is_layer(p.module) or p.is_embedding
+    """Whether its module has such a class name, and is no embedding, layer or head."""
+    is_weight = is_layer(p.module) or p.is_embedding or p.is_head
     return not is_weight and re.search(class_name, type(p.module).__name__) is not None
 
 
 def _varies_along_one_dimension(p: ModelParameter) -> bool:
-    return _is_standalone(p) and p.tensor.numel() == max(p.shape)
+    # A "weight" that is no layer's and is for every sample: (1, 1, 1, C) in ConvNeXt V2's GRN.
+    scale = p.module is not None and not is_layer(p.module) and _is_for_every_sample(p)
+    return (scale or _is_standalone(p)) and p.tensor.numel() == max(p.shape)
+
+
+def _is_for_every_sample(p: ModelParameter) -> bool:
+    """Whether it is broadcast over the samples of a batch."""
+    return p.tensor.ndim > 2 and p.shape[0] == 1
 
 
 def _is_table(p: ModelParameter) -> bool:
-    batched = p.tensor.ndim > 2 and p.shape[0] == 1  # to be added to every sample of a batch
     by_name = _is_standalone(p, TABLE) or _is_inside(p, "Position.*(Embedding|Encoding)")
-    return by_name or (batched and _is_standalone(p))
+    return by_name or (_is_for_every_sample(p) and _is_standalone(p))
 
 
 def _is_embedding(p: ModelParameter) -> bool:
