@@ -172,6 +172,16 @@ def test_frozen_layers_are_left_out_and_overrides_stand_above(timm: Any) -> None
     assert found["blocks.1.qkv.weight"]["split"] is None
 
 
+def test_groups_of_the_same_name_keep_their_own_options(timm: Any) -> None:
+    timm.register()
+    options = groups_of(timm, overrides=[(r"blocks", {"name": "mine"})])
+    found = by_name(create(ViT(), "deva", lr=0.01, **options))
+    alone = by_name(deva_optim.DeVA(ViT()))
+    assert {group["name"] for name, group in found.items() if "blocks" in name} == {"mine"}
+    for name, group in found.items():
+        assert (group["role"], group["split"]) == (alone[name]["role"], alone[name]["split"]), name
+
+
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of bare tensors: shapes alone decide
 def test_bare_tensors_of_timm_are_taken_and_its_fallback_is_a_vector(timm: Any) -> None:
     timm.register()

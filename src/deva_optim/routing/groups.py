@@ -148,10 +148,10 @@ def cut_by_role(
         for pair in options["params"]
     }
     for group in groups:
-        cut: dict[str, tuple[dict[str, Any], list[NamedParameter]]] = {}
+        cut: dict[int, tuple[dict[str, Any], list[NamedParameter]]] = {}
         for p in group["params"]:
             options, pair = place[p]
-            cut.setdefault(options["name"], (options, []))[1].append(pair)
+            cut.setdefault(id(options), (options, []))[1].append(pair)  # names may be the user's
         for options, pairs in cut.values():
             yield group, {key: x for key, x in options.items() if key != "params"}, pairs
 
