@@ -119,7 +119,7 @@ def head_split(p: ModelParameter) -> Split:
     return rows // size if 1 < size < rows and rows % size == 0 else None
 
 
-def _first_number(module: nn.Module, names: tuple[str, ...]) -> int:
+def _first_number(module: nn.Module | None, names: tuple[str, ...]) -> int:
     """The first of these attributes that the module has as a whole number, or 0."""
     values = (getattr(module, name, None) for name in names)
     return next((x for x in values if isinstance(x, int)), 0)
@@ -162,8 +162,7 @@ def _layouts(p: ModelParameter) -> Iterator[tuple[Split, str]]:
     if _is_gate_up(p):
         yield 2, "gate and up"
     yield _entry(CHUNKS, _layer_names(p.parent, p.layer_name)), "fused projection"
-    if "DbrxExpertGLU" in class_names(p.module) and p.own_name in ("w1", "v1", "w2"):
-        yield getattr(p.module, "moe_num_experts", None), "experts in rows"
+    yield _experts_in_rows(p), "experts in rows"
     yield 1, "matrix" if p.tensor.ndim == 2 else "stack of matrices"
 
 
@@ -184,6 +183,21 @@ def _attention_layouts(p: ModelParameter) -> Iterator[tuple[Split, str]]:
             yield 3, "query, key, value"
         if outputs == 2 * inputs and is_transposed_linear(p.module):  # GPT-2's cross-attention
             yield 2, "query, key, value"
+
+
+def _experts_in_rows(p: ModelParameter) -> Split:
+    """How many experts a weight of two dimensions has, one after the other; None if it has none.
+
+    LoRA on a stack of experts, PEFT's `target_parameters`, has an A of (experts · rank, in). In the
+    columns of its B, (out, rank · experts), the experts take turns, which no split can cut apart.
+    """
+    if "DbrxExpertGLU" in class_names(p.module) and p.own_name in ("w1", "v1", "w2"):
+        return _first_number(p.module, ("moe_num_experts",)) or None
+    wrappers = [module for module in p.modules if "ParamWrapper" in class_names(module)]
+    if wrappers and ".lora_A." in p.names[0]:
+        experts = _first_number(wrappers[-1], ("num_experts",))
+        return experts if experts > 1 else None
+    return None
 
 
 def _layer_names(parent: nn.Module | None, name: str) -> set[str]:
