@@ -2,6 +2,11 @@
 
 trainer = Trainer(model, args, optimizer_cls_and_kwargs=optimizer(DeVA, args), …)
 trainer.add_callback(TelemetryCallback(trainer))
+
+Of TRL's, SFTTrainer and RewardTrainer alone take the argument. For the others, such as DPOTrainer:
+
+trainer = DPOTrainer(model, args=args, …)
+trainer.optimizer_cls_and_kwargs = optimizer(DeVA, args)
 """
 
 from __future__ import annotations
