@@ -170,7 +170,7 @@ def _attention_layouts(p: ModelParameter) -> Iterator[tuple[Split, str]]:
     parent: Any = p.parent
     layers = _layer_names(parent, p.layer_name)
     if layers & PER_HEAD:
-        size = _first_number(parent, ("head_dim", "head_size", "attention_head_size"))
+        size = _first_number(parent, HEAD_SIZES)
         yield p.shape[0] // size if size else None, "query, key, value of each head"
     if layers & GROUPED_QUERY:
         keys = parent.num_key_value_heads * parent.head_dim

@@ -126,10 +126,11 @@ def _tables_by_shape(tensors: list[Tensor]) -> set[Tensor]:
     """
     matrices = [X for X in tensors if X.ndim == 2]
     rows, columns = (Counter(X.shape[dim] for X in matrices) for dim in (0, 1))
+    shapes = Counter(X.shape for X in matrices)
     found = set()
     for X in matrices:
         size, width = X.shape
-        alike = sum(Y.shape == X.shape for Y in matrices)
+        alike = shapes[X.shape]
         own = rows[size] == 1 or (rows[size] == alike == 2 and size > width)
         fused = size % width == 0 and size <= 8 * width
         if own and not fused and not columns[size] and columns[width] - alike >= 4 and width >= 64:
