@@ -93,6 +93,8 @@ def test_every_optimizer_has_a_name(timm: Any) -> None:
     timm.register()
     exported = [getattr(deva_optim, name) for name in deva_optim.__all__]
     assert set(timm.NAMES.values()) == {x for x in exported if isinstance(x, type)}
+    own = {"deva": "DeVA", "deva-sinf": "DeVASinf", "deva-muon": "Muon", "deva-soap": "SOAP"}
+    assert {name: timm.NAMES[name].__name__ for name in own} == own
     from timm.optim._optim_factory import default_registry
 
     for name, cls in timm.NAMES.items():
