@@ -96,7 +96,7 @@ def train(kind: str, answer: str, steps: int, seed: int) -> tuple[float, float]:
     return loss, sum(idle) / (len(idle) * steps)
 
 
-def main(steps: int, seeds: int) -> None:
+def main(steps: int = 1500, seeds: int = 5) -> None:
     """Print a row for each optimizer and answer: losses, and the difference from resting."""
     torch.set_num_threads(1)
     for kind in ("Muon", "DeVA"):
@@ -114,4 +114,4 @@ def main(steps: int, seeds: int) -> None:
 
 
 if __name__ == "__main__":
-    main(*[int(x) for x in sys.argv[1:3]] if len(sys.argv) > 2 else (1500, 5))
+    main(*map(int, sys.argv[1:3]))

@@ -118,6 +118,11 @@ def fine_tuned(
     return loss_on(model, data[1])
 
 
+def spread(found: list[float]) -> float:
+    """The standard deviation, if it can be told."""
+    return stdev(found) if len(found) > 1 else 0.0
+
+
 def main(seeds: int, steps: int, rates: list[float], base_steps: int) -> None:
     """Print the table."""
     start, data = time.perf_counter(), prose()
@@ -131,12 +136,12 @@ def main(seeds: int, steps: int, rates: list[float], base_steps: int) -> None:
             for lr in rates
         ]
         best[method] = min(found, key=mean)
-        cells = (f"{mean(x):.3f} ± {stdev(x):.3f}".ljust(16) for x in found)
+        cells = (f"{mean(x):.3f} ± {spread(x):.3f}".ljust(16) for x in found)
         print("".join([method.ljust(28), *cells]), flush=True)
     for method in list(METHODS)[1:]:
         pairs = zip(best[method], best["AdamW"], strict=True)
         apart = [ours - theirs for ours, theirs in pairs]
-        error = stdev(apart) / seeds**0.5
+        error = spread(apart) / seeds**0.5
         print(f"{method}: {mean(apart):+.3f} from AdamW, standard error {error:.3f}")
     print(f"{time.perf_counter() - start:.0f} s")
 

@@ -179,9 +179,10 @@ def test_fine_tuning_goes_on_from_the_checkpoint_that_is_left(tmp_path: Path) ->
         assert torch.equal(ours, theirs)
 
 
-def test_the_measurement_of_lora_has_a_row_for_each_method(capsys) -> None:
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_the_measurement_of_lora_has_a_row_for_each_method(seeds: int, capsys) -> None:
     pytest.importorskip("peft")
-    runpy.run_path(str(EXAMPLES / "lora_rates.py"))["main"](2, 2, [1e-2], 2)
+    runpy.run_path(str(EXAMPLES / "lora_rates.py"))["main"](seeds, 2, [1e-2], 2)
     rows = capsys.readouterr().out.splitlines()
     methods = ["AdamW", "DeVA, A and B elementwise", "DeVA, A and B matrices"]
     assert [row[:28].strip() for row in rows[2:5]] == methods
@@ -193,6 +194,15 @@ def test_the_measurement_of_experts_says_what_each_answer_costs(capsys) -> None:
     runpy.run_path(str(EXAMPLES / "experts_without_tokens.py"))["main"](2, 1)
     rows = capsys.readouterr().out.splitlines()
     assert [row.split(" loss")[0].split()[0] for row in rows] == 3 * ["Muon"] + 3 * ["DeVA"]
+
+
+def test_the_measurement_of_experts_has_defaults_for_each_argument(capsys) -> None:
+    main = runpy.run_path(str(EXAMPLES / "experts_without_tokens.py"))["main"]
+    runs = []
+    main.__globals__["train"] = lambda *run: runs.append(run) or (1.0, 0.5)
+    main(2)
+    assert {(steps, seed) for _, _, steps, seed in runs} == {(2, seed) for seed in range(5)}
+    assert len(capsys.readouterr().out.splitlines()) == 6
 
 
 def test_the_measurement_of_precision_says_what_rounding_loses(capsys) -> None:

@@ -41,6 +41,12 @@ def finite_scalars(telemetry: Mapping[str, Mapping[str, float]]) -> dict[str, fl
     return {tag: x for tag, x in scalars(telemetry).items() if math.isfinite(x)}
 
 
+def check_every(every: int) -> None:
+    """Raise an error if this cannot be a number of steps from one row of a log to the next."""
+    if not isinstance(every, int) or every < 1:
+        raise ValueError(f"every must be a whole number of at least 1, got {every!r}")
+
+
 class Records:
     """What the last recorded step said of each matrix; it stays on the device until it is read."""
 

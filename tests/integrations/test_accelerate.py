@@ -90,5 +90,5 @@ def test_telemetry_is_logged_fresh() -> None:
         assert second[f"update_ratio/{name}"] != fourth[f"update_ratio/{name}"]
     now = ours.telemetry()
     assert fourth["update_ratio/1.weight"] == now["1.weight"]["update_ratio"]
-    with pytest.raises(ValueError, match="every must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="every must be a whole number of at least 1, got 0"):
         log_telemetry(accelerator, wrapped, step, every=0)

@@ -93,6 +93,8 @@ def test_every_optimizer_has_a_name(timm: Any) -> None:
     timm.register()
     exported = [getattr(deva_optim, name) for name in deva_optim.__all__]
     assert set(timm.NAMES.values()) == {x for x in exported if isinstance(x, type)}
+    own = {"deva": "DeVA", "deva-sinf": "DeVASinf", "deva-muon": "Muon", "deva-soap": "SOAP"}
+    assert {name: timm.NAMES[name].__name__ for name in own} == own
     from timm.optim._optim_factory import default_registry
 
     for name, cls in timm.NAMES.items():
@@ -170,6 +172,16 @@ def test_frozen_layers_are_left_out_and_overrides_stand_above(timm: Any) -> None
     assert found["head.weight"]["weight_decay"] == 0.5
     assert found["blocks.1.proj.weight"]["lr"] == 1.0 * 0.25
     assert found["blocks.1.qkv.weight"]["split"] is None
+
+
+def test_groups_of_the_same_name_keep_their_own_options(timm: Any) -> None:
+    timm.register()
+    options = groups_of(timm, overrides=[(r"blocks", {"name": "mine"})])
+    found = by_name(create(ViT(), "deva", lr=0.01, **options))
+    alone = by_name(deva_optim.DeVA(ViT()))
+    assert {group["name"] for name, group in found.items() if "blocks" in name} == {"mine"}
+    for name, group in found.items():
+        assert (group["role"], group["split"]) == (alone[name]["role"], alone[name]["split"]), name
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of bare tensors: shapes alone decide

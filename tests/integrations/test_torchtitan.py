@@ -120,6 +120,13 @@ def test_one_line_trains_as_the_optimizer_of_the_model_does(titan: Any) -> None:
     assert losses[-1] < losses[0]
 
 
+def test_every_optimizer_has_a_name_but_for_torchtitans_own(titan: Any) -> None:
+    exported = {name: getattr(deva_optim, name) for name in deva_optim.__all__ if name != "AdamW"}
+    assert {name: x for name, x in exported.items() if isinstance(x, type)} == titan.CLASSES
+    (optimizer,) = titan.default_deva(lr=0.01, name="Lion").build(model_parts=[Model()])
+    assert type(optimizer) is deva_optim.Lion
+
+
 def test_kinds_of_parameters_have_rates_of_their_own(titan: Any) -> None:
     rates = {"lr": 0.01, "embedding_lr": 0.2, "head_lr": 0.004, "rest_lr": 0.03}
     (optimizer,) = titan.default_deva(**rates).build(model_parts=[Model()])

@@ -285,10 +285,11 @@ def test_a_value_is_of_the_step_that_it_is_logged_for(tmp_path: Path) -> None:
     }
 
 
-def test_every_must_be_positive(tmp_path: Path) -> None:
+@pytest.mark.parametrize("every", [0, 2.5])
+def test_every_must_be_a_positive_whole_number(tmp_path: Path, every: float) -> None:
     args = arguments(tmp_path)
-    with pytest.raises(ValueError, match="every must be at least 1, got 0"):
-        TelemetryCallback(trainer_of(args, optimizer(DeVA, args)), every=0)
+    with pytest.raises(ValueError, match=f"every must be a whole number .* got {every}"):
+        TelemetryCallback(trainer_of(args, optimizer(DeVA, args)), every=every)
 
 
 def test_the_library_imports_no_framework() -> None:

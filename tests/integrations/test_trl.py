@@ -1,4 +1,4 @@
-"""TRL's SFTTrainer with PEFT's LoRA, as examples/finetune_lora_trl.py uses them."""
+"""TRL's trainers: SFTTrainer with PEFT's LoRA as in examples/finetune_lora_trl.py, DPOTrainer."""
 
 import math
 import runpy
@@ -10,9 +10,14 @@ import torch
 
 pytest.importorskip("peft")
 pytest.importorskip("trl")
+from datasets import Dataset
 from transformers import TrainerCallback
 from transformers.trainer import DEFAULT_CALLBACKS as DEFAULTS
+from trl import DPOConfig, DPOTrainer
 
+from deva_optim import DeVA
+from deva_optim.integrations.accelerate import unwrap
+from deva_optim.integrations.transformers import optimizer
 from helpers import ROOT
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # what other projects warn about is theirs
@@ -59,3 +64,25 @@ def test_lora_is_trained_as_matrices_at_the_rate_of_the_arguments(
     # By warm-up the first rate is 0. B is still zero then, and no update has a ratio to that.
     ratios = [sum("update_ratio" in tag and "lora_B" in tag for tag in row) for row in found]
     assert ratios == [len(lora) // 2, 0, len(lora) // 2]
+
+
+def test_a_trainer_without_the_argument_takes_the_optimizer_as_an_attribute(tmp_path: Path) -> None:
+    example = runpy.run_path(str(ROOT / "examples" / "finetune_lora_trl.py"))
+    tokenizer = example["byte_tokenizer"]()
+    model, reference = (example["tiny_llama"](len(tokenizer)) for _ in range(2))
+    pairs = {"prompt": ["a", "b"], "chosen": ["b", "c"], "rejected": ["d", "e"]}
+    args = DPOConfig(
+        str(tmp_path), learning_rate=3e-4, max_steps=1, use_cpu=True, report_to="none", bf16=True
+    )
+    given = {"args": args, "train_dataset": Dataset.from_dict(pairs), "processing_class": tokenizer}
+    with pytest.raises(TypeError, match="optimizer_cls_and_kwargs"):  # or say so in the docs
+        DPOTrainer(model, optimizer_cls_and_kwargs=optimizer(DeVA, args), **given)
+    trainer = DPOTrainer(model, reference, **given)
+    trainer.optimizer_cls_and_kwargs = optimizer(DeVA, args)
+    trainer.train()
+    found = unwrap(trainer.optimizer)
+    assert type(found) is DeVA
+    assert {group["initial_lr"] for group in found.param_groups} == {3e-4}
+    roles = {name: g["role"] for g in found.param_groups for name in g["param_names"]}
+    assert roles["model.embed_tokens.weight"] == roles["lm_head.weight"] == "vector"
+    assert roles["model.layers.0.mlp.up_proj.weight"] == "matrix"

@@ -150,6 +150,18 @@ def phi3(kv_heads: int) -> nn.Module:
     return hf.Phi3ForCausalLM(config)
 
 
+def dbrx() -> nn.Module:
+    config = hf.DbrxConfig(
+        d_model=32,
+        n_heads=4,
+        n_layers=1,
+        vocab_size=96,
+        attn_config={"rope_theta": 1e4, "kv_n_heads": 2},
+        ffn_config={"ffn_hidden_size": 16, "moe_num_experts": 4, "moe_top_k": 1},
+    )
+    return hf.DbrxForCausalLM(config)
+
+
 def small(config: type, **kwargs: object) -> object:
     """A configuration of width 32 with 4 heads."""
     shape = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 1}
@@ -164,11 +176,13 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "bert": lambda: hf.BertForPreTraining(hf.BertConfig(num_hidden_layers=2)),
     "vit": vit,
     "resnet": lambda: hf.ResNetForImageClassification(hf.ResNetConfig(num_labels=1000)),
+    "convnext": lambda: hf.ConvNextForImageClassification(hf.ConvNextConfig(depths=[1, 1, 1, 1])),
     "whisper": lambda: hf.WhisperForConditionalGeneration(hf.WhisperConfig()),
     "phi3": lambda: phi3(8),
     "gpt-neox": lambda: hf.GPTNeoXForCausalLM(small(hf.GPTNeoXConfig)),
     "gpt-oss": lambda: hf.GptOssForCausalLM(small(hf.GptOssConfig, num_local_experts=4)),
     "llama4": lambda: hf.Llama4ForCausalLM(small(hf.Llama4TextConfig, num_local_experts=4)),
+    "dbrx": dbrx,
     "wav2vec2": lambda: hf.Wav2Vec2ForCTC(hf.Wav2Vec2Config(num_hidden_layers=1)),
     "mamba": lambda: hf.MambaForCausalLM(small(hf.MambaConfig)),
     "t5": lambda: hf.T5ForConditionalGeneration(hf.T5Config(num_layers=1)),

@@ -103,9 +103,18 @@ def scales(model: nn.Module, decay: float) -> dict[str, float]:
         ("timm", {"patch_embed.weight": 3, "blocks.0.qkv.weight": 2, "head.weight": 0}),
         ("gpt2", {"transformer.wte.weight": 13, "transformer.h.11.mlp.c_fc.weight": 1}),
         ("t5", {"shared.weight": 3, "encoder.block.0.layer.1.DenseReluDense.wo.weight": 2,
+                "encoder.final_layer_norm.weight": 2, "decoder.final_layer_norm.weight": 0,
                 "decoder.block.0.layer.2.DenseReluDense.wo.weight": 1}),
         ("resnet", {"resnet.encoder.stages.3.layers.2.layer.0.convolution.weight": 1,
                     "resnet.encoder.stages.3.layers.1.layer.2.convolution.weight": 2}),
+        ("convnext", {"convnext.embeddings.patch_embeddings.weight": 5,
+                      "convnext.encoder.stages.0.layers.0.pwconv1.weight": 4,
+                      "convnext.encoder.stages.1.downsampling_layer.1.weight": 4,
+                      "convnext.encoder.stages.1.layers.0.pwconv1.weight": 3,
+                      "convnext.encoder.stages.3.downsampling_layer.0.bias": 2,
+                      "convnext.layernorm.weight": 0, "classifier.weight": 0}),
+        ("whisper", {"model.encoder.layer_norm.weight": 5, "model.decoder.embed_tokens.weight": 5,
+                     "model.decoder.layers.0.fc1.weight": 4, "model.decoder.layer_norm.weight": 0}),
     ],
 )  # fmt: skip
 def test_rates_fall_by_layers(name: str, expected: dict[str, int]) -> None:

@@ -110,6 +110,13 @@ FUSED: dict[str, tuple[Callable[[], nn.Module], str, int]] = {
         "conv.in_proj.weight",
         3,
     ),
+    "lfm2-moe": (
+        lambda: hf.Lfm2MoeForCausalLM(
+            small(hf.Lfm2MoeConfig, num_key_value_heads=2, layer_types=["conv"], pad_token_id=0)
+        ),
+        "conv.in_proj.weight",
+        3,
+    ),
     "glm": (
         lambda: hf.GlmForCausalLM(small(hf.GlmConfig, num_key_value_heads=2, pad_token_id=0)),
         "mlp.gate_up_proj.weight",
@@ -127,17 +134,19 @@ def test_fused_layers_of_other_architectures(name: str) -> None:
 
 
 def test_dbrx_experts_in_rows_and_grouped_queries() -> None:
-    config = hf.DbrxConfig(
-        d_model=32,
-        n_heads=4,
-        n_layers=1,
-        vocab_size=96,
-        attn_config={"rope_theta": 1e4, "kv_n_heads": 2},
-        ffn_config={"ffn_hidden_size": 16, "moe_num_experts": 4, "moe_top_k": 1},
-    )
-    found = routes(on_meta(lambda: hf.DbrxForCausalLM(config)))
+    found = routes(on_meta(MODELS["dbrx"]))
     assert found["transformer.blocks.0.norm_attn_norm.attn.Wqkv.weight"] == cut((32, 16, 16))
     assert found["transformer.blocks.0.ffn.experts.mlp.w1"] == cut(4)
+
+
+def test_weights_with_their_heads_apart_are_one_matrix_each() -> None:
+    config = hf.XLNetConfig(d_model=32, n_head=4, n_layer=1, d_inner=64, vocab_size=96)
+    found = routes(on_meta(lambda: hf.XLNetModel(config)))  # weights of (32, 4, 8)
+    assert all(found[f"layer.0.rel_attn.{letter}"] == CONV for letter in "qkvor")
+    assert found["layer.0.rel_attn.seg_embed"] == VECTOR
+    config = hf.FunnelConfig(vocab_size=96, block_sizes=[1], num_decoder_layers=1)
+    found = routes(on_meta(lambda: hf.FunnelModel(config)))
+    assert found["encoder.blocks.0.0.attention.r_kernel"] == CONV
 
 
 def test_wav2vec2_weight_norm_of_a_grouped_convolution() -> None:

@@ -5,7 +5,7 @@ import torch
 import transformers as hf
 from torch import nn
 
-from deva_optim import DeVASinf, param_groups
+from deva_optim import DeVASinf, Muon, param_groups
 
 from .architectures import (
     CONV,
@@ -199,6 +199,37 @@ def test_a_factor_of_rank_one_is_a_vector() -> None:
     assert found["lora_A.default.weight"] == VECTOR
 
 
+def test_low_rank_factors_of_experts() -> None:
+    peft = pytest.importorskip("peft")
+    config = small(hf.MixtralConfig, num_local_experts=4, num_key_value_heads=2)
+    targets = ["experts.gate_up_proj", "experts.down_proj", "self_attn.q_proj.weight"]
+    lora = peft.LoraConfig(r=2, target_modules=[], target_parameters=targets)
+    model = peft.get_peft_model(hf.MixtralForCausalLM(config), lora)
+    found, layer = routes(model), "base_model.model.model.layers.0"
+    for experts in (f"{layer}.mlp.experts", f"{layer}.mlp.experts.base_layer"):
+        assert found[f"{experts}.lora_A.default.weight"] == cut(4)
+        assert found[f"{experts}.lora_B.default.weight"] == MATRIX
+    assert found[f"{layer}.self_attn.q_proj.lora_A.default.weight"] == MATRIX
+
+
+def test_the_first_factor_of_an_expert_without_tokens_rests() -> None:
+    peft = pytest.importorskip("peft")
+    config = small(hf.MixtralConfig, num_local_experts=4, num_key_value_heads=2)
+    lora = peft.LoraConfig(r=2, target_modules=[], target_parameters=["experts.gate_up_proj"])
+    model = peft.get_peft_model(hf.MixtralForCausalLM(config), lora)
+    wrapper = model.base_model.model.model.layers[0].mlp.experts
+    nn.init.ones_(wrapper.lora_B["default"].weight)
+    weight, optimizer = wrapper.lora_A["default"].weight, Muon(model, weight_decay=0.0)
+    weight.grad = torch.randn(8, 32, generator=torch.Generator().manual_seed(0))
+    optimizer.step()
+    before = wrapper.get_delta_weight("default").detach()  # PEFT's product, (experts, out, in)
+    weight.grad.unflatten(0, (4, 2))[[0, 1, 3]] = 0.0
+    optimizer.step()
+    after = wrapper.get_delta_weight("default").detach()
+    moved = [not torch.equal(*pair) for pair in zip(before, after, strict=True)]
+    assert moved == [False, False, True, False]
+
+
 def test_timm() -> None:
     found = routes(Timm())
     assert found["cls_token"] == found["pos_embed"] == EXEMPT
@@ -206,6 +237,13 @@ def test_timm() -> None:
     assert found["blocks.1.qkv.weight"] == cut(3)
     assert found["blocks.1.proj.weight"] == MATRIX
     assert found["head.weight"] == VECTOR
+
+
+def test_a_weight_that_only_scales_is_not_decayed() -> None:
+    config = hf.ConvNextV2Config(depths=[1, 1, 1, 1])
+    found = routes(on_meta(lambda: hf.ConvNextV2ForImageClassification(config)))
+    assert found["convnextv2.encoder.stages.0.layers.0.grn.weight"] == EXEMPT  # (1, 1, 1, 384)
+    assert found["convnextv2.encoder.stages.0.layers.0.pwconv1.weight"] == MATRIX
 
 
 def test_affine_parameters_of_a_norm_are_not_matrices() -> None:

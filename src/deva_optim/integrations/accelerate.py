@@ -8,7 +8,7 @@ from torch.optim import Optimizer
 
 from ..clipping import clip_grad_norm_ as clip_groups_
 from ..optimizer import BaseOptimizer
-from ..telemetry import finite_scalars
+from ..telemetry import check_every, finite_scalars
 
 
 def unwrap(optimizer: Optimizer) -> BaseOptimizer:
@@ -71,8 +71,7 @@ def log_telemetry(
         step: How many steps have been taken. During accumulation it stays the same.
         every: Send the steps that this number divides, above 0.
     """
-    if every < 1:
-        raise ValueError(f"every must be at least 1, got {every!r}")
+    check_every(every)
     ours = unwrap(optimizer)
     due = accelerator.sync_gradients and step % every == 0
     rows = finite_scalars(ours.telemetry()) if due else {}

@@ -17,7 +17,7 @@ from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch.optim import Optimizer
 
 from ..optimizer import BaseOptimizer
-from ..telemetry import finite_scalars
+from ..telemetry import check_every, finite_scalars
 
 
 class TelemetryCallback(Callback):
@@ -35,8 +35,7 @@ class TelemetryCallback(Callback):
     """
 
     def __init__(self, every: int = 100) -> None:
-        if every < 1:
-            raise ValueError(f"every must be a whole number of at least 1, got {every!r}")
+        check_every(every)
         self.every = every
         self._entries = 0  # of the steps so far, how many times `every`
 

@@ -11,29 +11,16 @@ from timm.optim._optim_factory import default_registry
 from torch import nn
 
 from ..optimizer import BaseOptimizer
-from ..optimizers.deva import DeVA, DeVALinf, DeVASinf
-from ..optimizers.muon import AdaMuon, Muon, NorMuon
-from ..optimizers.shampoo import SOAP, Shampoo, SPlus
-from ..optimizers.vector import AdamW, Lion, Signum
+from ..optimizers import CLASSES
 from ..routing.groups import cut_by_role
 
 # timm has a Muon, an AdamW and a Lion of its own, which keep their names. An underscore would
 # separate timm's prefixes, such as "lookahead_".
 NAMES: Final[Mapping[str, type[BaseOptimizer]]] = {
-    "deva": DeVA,
-    "deva-sinf": DeVASinf,
-    "deva-linf": DeVALinf,
-    "deva-muon": Muon,
-    "deva-adamuon": AdaMuon,
-    "deva-normuon": NorMuon,
-    "deva-soap": SOAP,
-    "deva-shampoo": Shampoo,
-    "deva-splus": SPlus,
-    "deva-adamw": AdamW,
-    "deva-signum": Signum,
-    "deva-lion": Lion,
+    f"deva-{cls.__name__.lower().removeprefix('deva')}".removesuffix("-"): cls for cls in CLASSES
 }
-"""The names under which `create_optimizer_v2` and `--opt` know the optimizers."""
+"""The names under which `create_optimizer_v2` and `--opt` know the optimizers: "deva", "deva-sinf",
+"deva-muon" and so on."""
 
 
 def register() -> None:

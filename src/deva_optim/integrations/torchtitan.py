@@ -12,16 +12,13 @@ from torch.optim import Optimizer
 from torchtitan.components.optimizer import OptimizersContainer, ParamGroupConfig
 
 from ..optimizer import BaseOptimizer
-from ..optimizers.deva import DeVA, DeVALinf, DeVASinf
-from ..optimizers.muon import AdaMuon, Muon, NorMuon
-from ..optimizers.shampoo import SOAP, Shampoo, SPlus
+from ..optimizers import CLASSES as ALL_CLASSES
 from ..routing.groups import cut_by_role
 
 CLASSES: Final[dict[str, type[BaseOptimizer]]] = {
-    cls.__name__: cls
-    for cls in (DeVA, DeVASinf, DeVALinf, Muon, AdaMuon, NorMuon, SOAP, Shampoo, SPlus)
+    cls.__name__: cls for cls in ALL_CLASSES if cls.__name__ != "AdamW"
 }
-"""What `ParamGroupConfig.optimizer_name` may be, besides torchtitan's own names."""
+"""What `ParamGroupConfig.optimizer_name` may be, besides torchtitan's own names, such as AdamW."""
 
 
 class Optimizers(OptimizersContainer):  # type: ignore[misc]  # Any, where torchtitan is not

@@ -2,6 +2,11 @@
 
 trainer = Trainer(model, args, optimizer_cls_and_kwargs=optimizer(DeVA, args), …)
 trainer.add_callback(TelemetryCallback(trainer))
+
+Of TRL's, SFTTrainer and RewardTrainer alone take the argument. For the others, such as DPOTrainer:
+
+trainer = DPOTrainer(model, args=args, …)
+trainer.optimizer_cls_and_kwargs = optimizer(DeVA, args)
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback, Tra
 
 from ..optimizer import BaseOptimizer
 from ..optimizers.vector import AdamW
-from ..telemetry import finite_scalars
+from ..telemetry import check_every, finite_scalars
 from .accelerate import unwrap
 
 if TYPE_CHECKING:
@@ -102,8 +107,7 @@ class TelemetryCallback(TrainerCallback):
     """
 
     def __init__(self, trainer: Trainer, *, every: int = 100, only: str = "") -> None:
-        if every < 1:
-            raise ValueError(f"every must be at least 1, got {every!r}")
+        check_every(every)
         self.trainer, self.every, self.only = trainer, every, re.compile(only)
         self._interval = 0
         self._before: dict[str, dict[str, float]] | None = None

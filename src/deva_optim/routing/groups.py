@@ -62,7 +62,9 @@ def param_groups(
             size of a head is read from the attention modules of transformers, timm and torch.
         layer_decay: For fine-tuning: the learning rate of each layer is this share of that of the
             layer after it. The layers are the repeated blocks, what comes before them (embeddings)
-            and what comes after them (final norm, head), which has the whole rate.
+            and what comes after them (final norm, head), which has the whole rate. What lies
+            between blocks has the rate of the block before it. Towers beside each other, as in
+            CLIP, count as one after the other.
 
     Returns:
         Groups of (name, parameter) pairs, or of parameters if these have no names; matrices come
@@ -146,10 +148,10 @@ def cut_by_role(
         for pair in options["params"]
     }
     for group in groups:
-        cut: dict[str, tuple[dict[str, Any], list[NamedParameter]]] = {}
+        cut: dict[int, tuple[dict[str, Any], list[NamedParameter]]] = {}
         for p in group["params"]:
             options, pair = place[p]
-            cut.setdefault(options["name"], (options, []))[1].append(pair)
+            cut.setdefault(id(options), (options, []))[1].append(pair)  # names may be the user's
         for options, pairs in cut.values():
             yield group, {key: x for key, x in options.items() if key != "params"}, pairs
 

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..core.matrices import Split
-from .modules import ModelParameter, is_conv, is_transposed_linear
+from .modules import ModelParameter, class_names, is_conv, is_transposed_linear
 
 # Attention of transformers whose rows go head by head: head_dim rows of q, of k and of v, and so
 # on, or in blocks of a few heads. A third of the rows would be a mixture; head_dim rows never are.
@@ -34,11 +34,15 @@ THIRDS = {"c_attn", "qkv", "Wqkv", "to_qkv"}
 CHUNKS = {
     "FalconMambaMixer.in_proj": 2,
     "JambaMambaMixer.in_proj": 2,
+    "Lfm2MoeShortConv.in_proj": 3,
     "Lfm2ShortConv.in_proj": 3,
     "MambaMixer.in_proj": 2,
     "ModernBertMLP.Wi": 2,
 }
-
+# Recurrent layers of torch, and how many gates they have.
+GATES = {"LSTM": 4, "LSTMCell": 4, "GRU": 3, "GRUCell": 3}
+# Attention whose weights are (width, heads, head_dim): of each, all heads are one matrix.
+HEADS_APART = {"FunnelRelMultiheadAttention", "XLNetRelativeAttention"}
 
 # Layers that compute queries, keys or values, and where an attention says how large its heads are.
 QKV = re.compile(r"^(?:w|c_|to_)?([qkv])(?:uery|ey|alue)?(?:_proj|_lin|_b_proj|_proj_weight)?$")
@@ -57,7 +61,8 @@ def layout_options(
     if split is None:
         layouts = [(head_split(p), "heads")] if per_head else []
         split, reason = next(x for x in chain(layouts, _layouts(p)) if _fits(p, x[0]))
-    options: dict[str, Any] = {"layout": "conv" if is_conv_weight(p) else "stack"}
+    flat = is_conv_weight(p) or _has_heads_apart(p)
+    options: dict[str, Any] = {"layout": "conv" if flat else "stack"}
     if split != 1:
         options["split"] = split
         if output_dim(p) == -1:
@@ -103,7 +108,7 @@ def head_split(p: ModelParameter) -> Split:
     attention = p.module if isinstance(p.module, nn.MultiheadAttention) else p.parent
     own = p.own_name if attention is p.module else p.layer_name
     letter, fused = QKV.search(own), own in THIRDS or own == "in_proj_weight"
-    grouped = {f"{cls.__name__}.{own}" for cls in type(attention).__mro__} & GROUPED_QUERY
+    grouped = _layer_names(attention, own) & GROUPED_QUERY
     if attention is None or not (letter or fused or grouped):
         return None
     rows = p.shape[output_dim(p)]
@@ -114,7 +119,7 @@ def head_split(p: ModelParameter) -> Split:
     return rows // size if 1 < size < rows and rows % size == 0 else None
 
 
-def _first_number(module: nn.Module, names: tuple[str, ...]) -> int:
+def _first_number(module: nn.Module | None, names: tuple[str, ...]) -> int:
     """The first of these attributes that the module has as a whole number, or 0."""
     values = (getattr(module, name, None) for name in names)
     return next((x for x in values if isinstance(x, int)), 0)
@@ -126,6 +131,10 @@ def _has_transposed_experts(module: nn.Module) -> bool:
     if not isinstance(up, Tensor) or not isinstance(down, Tensor) or up.ndim != 3:
         return False
     return up.shape[-1] == 2 * down.shape[-2]
+
+
+def _has_heads_apart(p: ModelParameter) -> bool:
+    return p.tensor.ndim == 3 and not HEADS_APART.isdisjoint(class_names(p.module))
 
 
 def _fits(p: ModelParameter, split: Split) -> bool:
@@ -145,25 +154,23 @@ def _layouts(p: ModelParameter) -> Iterator[tuple[Split, str]]:
         yield conv_groups(p), "groups of a convolution"
     if is_conv_weight(p):
         yield 1, "convolution"
+    if _has_heads_apart(p):
+        yield 1, "all heads"
     if re.match("weight_(ih|hh)", p.own_name):
-        if isinstance(p.module, (nn.LSTM, nn.LSTMCell)):
-            yield 4, "gates"
-        if isinstance(p.module, (nn.GRU, nn.GRUCell)):
-            yield 3, "gates"
+        yield _entry(GATES, class_names(p.module)), "gates"
     yield from _attention_layouts(p)
     if _is_gate_up(p):
         yield 2, "gate and up"
-    yield CHUNKS.get(f"{type(p.parent).__name__}.{p.layer_name}"), "fused projection"
-    if type(p.module).__name__ == "DbrxExpertGLU" and p.own_name in ("w1", "v1", "w2"):
-        yield getattr(p.module, "moe_num_experts", None), "experts in rows"
+    yield _entry(CHUNKS, _layer_names(p.parent, p.layer_name)), "fused projection"
+    yield _experts_in_rows(p), "experts in rows"
     yield 1, "matrix" if p.tensor.ndim == 2 else "stack of matrices"
 
 
 def _attention_layouts(p: ModelParameter) -> Iterator[tuple[Split, str]]:
     parent: Any = p.parent
-    layers = {f"{cls.__name__}.{p.layer_name}" for cls in type(parent).__mro__}
+    layers = _layer_names(parent, p.layer_name)
     if layers & PER_HEAD:
-        size = _first_number(parent, ("head_dim", "head_size", "attention_head_size"))
+        size = _first_number(parent, HEAD_SIZES)
         yield p.shape[0] // size if size else None, "query, key, value of each head"
     if layers & GROUPED_QUERY:
         keys = parent.num_key_value_heads * parent.head_dim
@@ -178,11 +185,36 @@ def _attention_layouts(p: ModelParameter) -> Iterator[tuple[Split, str]]:
             yield 2, "query, key, value"
 
 
+def _experts_in_rows(p: ModelParameter) -> Split:
+    """How many experts a weight of two dimensions has, one after the other; None if it has none.
+
+    LoRA on a stack of experts, PEFT's `target_parameters`, has an A of (experts · rank, in). In the
+    columns of its B, (out, rank · experts), the experts take turns, which no split can cut apart.
+    """
+    if "DbrxExpertGLU" in class_names(p.module) and p.own_name in ("w1", "v1", "w2"):
+        return _first_number(p.module, ("moe_num_experts",)) or None
+    wrappers = [module for module in p.modules if "ParamWrapper" in class_names(module)]
+    if wrappers and ".lora_A." in p.names[0]:
+        experts = _first_number(wrappers[-1], ("num_experts",))
+        return experts if experts > 1 else None
+    return None
+
+
+def _layer_names(parent: nn.Module | None, name: str) -> set[str]:
+    """What the tables above may call a layer that a module has under this name."""
+    return {f"{cls}.{name}" for cls in class_names(parent)}
+
+
+def _entry(table: dict[str, int], names: set[str]) -> Split:
+    """What a table has under one of these names, if anything."""
+    return next((table[name] for name in names & table.keys()), None)
+
+
 def _is_gate_up(p: ModelParameter) -> bool:
     if p.layer_name == "gate_up_proj" and p.tensor.ndim == 2:
         return True
     if p.own_name != "gate_up_proj" or p.module is None:
         return False
     # Some experts that are stored as (in, out) interleave gate and up (gpt-oss).
-    known = output_dim(p) == -2 or type(p.module).__name__ == "Llama4TextExperts"
+    known = output_dim(p) == -2 or "Llama4TextExperts" in class_names(p.module)
     return bool(getattr(p.module, "is_concatenated", known))

@@ -16,7 +16,8 @@ from torch.nn.utils.parametrize import ParametrizationList
 
 # Names of output layers. A name alone does not make a layer one: see `_head_layers`.
 HEAD_NAME = re.compile(
-    r"(?i)(^|_)(head|lm_heads|classifier|score|logits|unembed|qa_outputs|seq_relationship)\d*$"
+    r"(?i)(^|_)(head|head_dist|lm_heads|classifier|score|logits|unembed|qa_outputs"
+    r"|seq_relationship)\d*$"
 )
 LAST_LAYER_NAME = re.compile(r"^(fc\d*|linear|out|output)$")
 
@@ -125,10 +126,11 @@ def _tables_by_shape(tensors: list[Tensor]) -> set[Tensor]:
     """
     matrices = [X for X in tensors if X.ndim == 2]
     rows, columns = (Counter(X.shape[dim] for X in matrices) for dim in (0, 1))
+    shapes = Counter(X.shape for X in matrices)
     found = set()
     for X in matrices:
         size, width = X.shape
-        alike = sum(Y.shape == X.shape for Y in matrices)
+        alike = shapes[X.shape]
         own = rows[size] == 1 or (rows[size] == alike == 2 and size > width)
         fused = size % width == 0 and size <= 8 * width
         if own and not fused and not columns[size] and columns[width] - alike >= 4 and width >= 64:
@@ -164,6 +166,15 @@ def without_numbers(name: str) -> str:
     return re.sub(r"(?<![^.])\d+(?![^.])", "#", name)
 
 
+def class_names(module: nn.Module | None) -> set[str]:
+    """The names of its class and of all that this is derived from.
+
+    `fully_shard` and `replicate` give a module a class of their own, such as FSDPConv1D, that is
+    derived from the one it had.
+    """
+    return {cls.__name__ for cls in type(module).__mro__}
+
+
 def is_layer(module: nn.Module | None) -> bool:
     """Whether this is a linear layer or a convolution."""
     return isinstance(module, nn.Linear) or is_conv(module) or is_transposed_linear(module)
@@ -176,7 +187,7 @@ def is_conv(module: nn.Module | None) -> bool:
 
 def is_transposed_linear(module: nn.Module | None) -> bool:
     """Whether this is transformers' Conv1D, a linear layer whose weight is stored as (in, out)."""
-    return type(module).__name__ == "Conv1D" and hasattr(module, "nf")
+    return "Conv1D" in class_names(module) and hasattr(module, "nf")
 
 
 def _embedding_tables(model: nn.Module) -> dict[str, Tensor]:
@@ -196,7 +207,9 @@ def _head_layers(model: nn.Module, tables: dict[str, Tensor]) -> set[nn.Module]:
 
     These are what `get_output_embeddings` returns and, outside repeated blocks, linear layers as
     wide as a vocabulary, the last layer of a module called head or the like, and the last layer of
-    the model if it is called fc or the like, or if it is a linear layer of an nn.Sequential.
+    the model if it is called fc or the like, or if it is a linear layer of an nn.Sequential. If a
+    linear layer reads as many numbers, a table of that size says nothing of a layer but the last:
+    it may be one of categories beside hidden layers of the same width.
     """
     vocabularies = {  # sizes; an embedding of positions or of token types has none
         table.shape[0]
@@ -204,13 +217,15 @@ def _head_layers(model: nn.Module, tables: dict[str, Tensor]) -> set[nn.Module]:
         if not re.search("wpe|pos|type", name.rpartition(".")[2])
     }
     layers = [module for module in model.modules() if is_layer(module)]
+    read = {layer.in_features for layer in layers if isinstance(layer, nn.Linear)}
     last = layers[-1] if len(layers) > 1 else None
     heads = {layer for module in model.modules() for layer in _declared_heads(module)}
     for path, module, container in _outside_blocks(model):
         name = path.rpartition(".")[2]
-        in_sequence = isinstance(module, nn.Linear) and isinstance(container, nn.Sequential)
-        ends_model = module is last and (in_sequence or LAST_LAYER_NAME.search(name))
-        if ends_model or (isinstance(module, nn.Linear) and module.out_features in vocabularies):
+        width = module.out_features if isinstance(module, nn.Linear) else None
+        in_sequence = width is not None and isinstance(container, nn.Sequential)
+        may_end = in_sequence or width in vocabularies or LAST_LAYER_NAME.search(name)
+        if width in vocabularies - read or (module is last and may_end):
             heads.add(module)
         elif HEAD_NAME.search(name):
             heads.update(_last_layers(module))

@@ -139,13 +139,18 @@ def layer_scales(
         raise ValueError("layer_decay needs the names of the parameters; pass the model itself")
     pattern = _BLOCK if any(_BLOCK.match(p.names[0]) for p in params) else _NUMBERED
     blocks: dict[str, int] = {}
-    layers = {}  # but for those after the blocks, which have the whole rate
+    layers: dict[ModelParameter, int] = {}
+    since_block: list[ModelParameter] = []
     for p in params:
         if block := pattern.match(p.names[0]):
             layers[p] = blocks.setdefault(block[1], len(blocks) + 1)
-        elif not blocks:
-            layers[p] = 0
+            since_block = []
+        else:
+            layers[p] = len(blocks)
+            since_block.append(p)
     if not blocks:
         raise ValueError("layer_decay found no repeated blocks in the names of the parameters")
+    for p in since_block:  # after all blocks: the whole rate
+        del layers[p]
     scales = {p: decay ** (len(blocks) + 1 - layer) for p, layer in layers.items()}
     return {p: {"lr_scale": scale} for p, scale in scales.items() if scale < 1}

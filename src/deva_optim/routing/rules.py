@@ -34,19 +34,25 @@ def _is_standalone(p: ModelParameter, name: str = "") -> bool:
 
 
 def _is_inside(p: ModelParameter, class_name: str) -> bool:
-    """Whether its module has such a class name and is neither an embedding nor a layer."""
-    is_weight = is_layer(p.module) or p.is_embedding
+    """Whether its module has such a class name, and is no embedding, layer or head."""
+    is_weight = is_layer(p.module) or p.is_embedding or p.is_head
     return not is_weight and re.search(class_name, type(p.module).__name__) is not None
 
 
 def _varies_along_one_dimension(p: ModelParameter) -> bool:
-    return _is_standalone(p) and p.tensor.numel() == max(p.shape)
+    # A "weight" that is no layer's and is for every sample: (1, 1, 1, C) in ConvNeXt V2's GRN.
+    scale = p.module is not None and not is_layer(p.module) and _is_for_every_sample(p)
+    return (scale or _is_standalone(p)) and p.tensor.numel() == max(p.shape)
+
+
+def _is_for_every_sample(p: ModelParameter) -> bool:
+    """Whether it is broadcast over the samples of a batch."""
+    return p.tensor.ndim > 2 and p.shape[0] == 1
 
 
 def _is_table(p: ModelParameter) -> bool:
-    batched = p.tensor.ndim > 2 and p.shape[0] == 1  # to be added to every sample of a batch
     by_name = _is_standalone(p, TABLE) or _is_inside(p, "Position.*(Embedding|Encoding)")
-    return by_name or (batched and _is_standalone(p))
+    return by_name or (_is_for_every_sample(p) and _is_standalone(p))
 
 
 def _is_embedding(p: ModelParameter) -> bool:
@@ -61,6 +67,8 @@ def _is_depthwise(p: ModelParameter) -> bool:
 
 
 def _is_head(p: ModelParameter) -> bool:
+    if p.is_low_rank_factor:
+        return False
     if p.module is not None:
         return p.is_head
     layers = [part for part in p.names[0].split(".")[:-1] if not part.isdigit()]
@@ -95,9 +103,9 @@ RULES: tuple[tuple[str, Callable[[ModelParameter], bool], dict[str, Any]], ...] 
     ("embedding", _is_embedding, VECTOR),
     ("elementwise coefficients", lambda p: _is_standalone(p, COEFFICIENT), EXEMPT),
     ("depthwise convolution", _is_depthwise, VECTOR),
+    ("output head", _is_head, VECTOR),  # of any number of outputs: a reward model has one
     ("a side of 1", lambda p: not matrices(p.shape, layout_options(p)[0]), VECTOR),
     ("low-rank factor", lambda p: p.is_low_rank_factor, MATRIX),
-    ("output head", _is_head, VECTOR),
     ("shape of a vocabulary", _has_shape_of_vocabulary, VECTOR),
     ("rows that no other layer has", lambda p: p.is_table, VECTOR),
     ("matrix", lambda p: True, MATRIX),
