@@ -182,8 +182,6 @@ class BaseOptimizer(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if not self.state:  # until now others may have been put in the place of parameters
-            self._find_shared([r.param for r in self.readings()])
         updated, resting = screen(self.items(), self._skips)
         for e in resting:
             decay_(e)
@@ -235,6 +233,8 @@ class BaseOptimizer(Optimizer):
             key += map(id, group["params"])
         if key != self._read[0]:
             self._read = key, read(self.param_groups, self.methods)
+            # Others may have been put in the place of the parameters that were added.
+            self._find_shared([r.param for r in self._read[1]])
         return self._read[1]
 
     def _advance(self, batch: Batch, place: int) -> None:

@@ -1,5 +1,6 @@
 """A step over several ranks is the step of a single process."""
 
+import math
 import warnings
 from functools import cache
 from typing import Any
@@ -9,8 +10,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
 from torch.testing import assert_close
 
+from deva_optim import clip_grad_norm_
 from deva_optim.distributed import pipeline
 from helpers import CLASSES, MATRIX, OPTIMIZERS, ROUNDING
 from ranks import run
@@ -296,21 +299,56 @@ def test_state_lives_with_its_owner_alone(name: str, layout: str) -> None:
         assert_close(averages, theirs, rtol=0, atol=0)
 
 
-def swapped() -> list[Tensor]:
-    """Accelerate shards the model after the optimizer was made, and swaps its parameters."""
-    start = weights()
-    on = mesh("rows")
-    optimizer = build("deva", [nn.Parameter(x.clone()) for x in start], foreach=False)
-    params = [nn.Parameter(placed(x, on, "rows")) for x in start]
-    groups = iter(params)
+def swap(optimizer: Optimizer, params: list[nn.Parameter]) -> None:
+    """What Accelerate does when it shards the model after the optimizer was made."""
+    new = iter(params)
     for group in optimizer.param_groups:
-        group["params"] = [next(groups) for _ in group["params"]]
-    advance(params, optimizer, lambda g: placed(g, on, "rows"), past(start, 6))
-    return whole(params)
+        group["params"] = [next(new) for _ in group["params"]]
+
+
+def swapped() -> list[list[Tensor]]:
+    """Swapped parameters whose first use is a step, clipping, or the state of a single process."""
+    start, history, on = weights(), past(weights(), 6), mesh("rows")
+    before = [nn.Parameter(x.clone()) for x in start]
+    single = build("deva", before, foreach=False)
+    advance(before, single, Tensor.clone, history[:3])
+    ends = []
+    for first in ("step", "clip", "load"):
+        optimizer = build("deva", [nn.Parameter(x.clone()) for x in start], foreach=False)
+        weights_now = whole(before) if first == "load" else start
+        params = [nn.Parameter(placed(x, on, "rows")) for x in weights_now]
+        swap(optimizer, params)
+        if first == "load":
+            optimizer.load_state_dict(single.state_dict())
+        for grads in history[3 if first == "load" else 0 :]:
+            for p, g in zip(params, grads, strict=True):
+                p.grad = placed(g, on, "rows")
+            if first == "clip":
+                found = math.hypot(*clip_grad_norm_(optimizer, 1e3))  # which is above them
+                assert found == pytest.approx(float(torch.cat([g.flatten() for g in grads]).norm()))
+            optimizer.step()
+        ends.append(whole(params))
+    return ends
 
 
 def test_parameters_may_be_sharded_after_the_optimizer_was_made() -> None:
     start = weights()
     theirs = alone("deva", start, past(start, 6), foreach=False)
-    for ours in run(2, swapped):
-        agree(ours, theirs)
+    for ends in run(2, swapped):
+        for ours in ends:
+            agree(ours, theirs)
+
+
+def clipped_on_one_rank() -> tuple[list[float], Tensor | None]:
+    params, optimizer, lay = shared("deva", weights(((8, 8),)), "rows")
+    params[0].grad = lay(torch.ones(8, 8)) if dist.get_rank() else None
+    found = clip_grad_norm_(optimizer, 0.1)
+    grad = params[0].grad
+    return found, None if grad is None else grad.to_local()
+
+
+def test_a_rank_without_gradients_may_clip() -> None:
+    (norms, nothing), (same, clipped) = run(2, clipped_on_one_rank)
+    assert norms == same == pytest.approx([32**0.5])  # of the four rows of the second rank
+    assert nothing is None
+    assert_close(clipped, torch.full((4, 8), 0.1 / 32**0.5))
