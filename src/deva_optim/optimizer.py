@@ -182,14 +182,15 @@ class BaseOptimizer(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        updated, resting = screen(self.items(), self._skips)
+        items = self.items()
+        shared: Iterator[Batch] = iter(())
+        if self._ranks.shared:  # they are checked before anything is changed
+            shared = self._ranks.batches(self.readings(), self.state, self._skips)
+        updated, resting = screen(items, self._skips)
         for e in resting:
             decay_(e)
-        for i, batch in enumerate(batches(updated)):
-            self._advance(batch, i)
-        if self._ranks.shared:
-            shared = self._ranks.batches(self.readings(), self.state, self._skips)
-            for i, batch in enumerate(shared):
+        for some in (batches(updated), shared):
+            for i, batch in enumerate(some):
                 self._advance(batch, i)
         self._steps += 1
         return loss

@@ -261,6 +261,29 @@ def test_a_bad_gradient_on_one_rank_stops_all(layout: str) -> None:
     assert "is not finite; nothing has been changed" in messages.pop()
 
 
+def beside_a_plain_one() -> tuple[list[list[Tensor]], list[Any]]:
+    """A parameter of this rank alone and one that ranks share; one gradient or both are NaN."""
+    start = weights(((4,), (4, 4)))
+    on, ends, states = mesh("rows"), [], []
+    for bad in ((0,), (1,), (0, 1)):
+        params = [nn.Parameter(start[0].clone()), nn.Parameter(placed(start[1], on, "rows"))]
+        optimizer = build("deva", params, nonfinite="raise")
+        for i, p in enumerate(params):
+            p.grad = torch.full_like(p, float("nan") if i in bad else 1.0)
+        with pytest.raises(FloatingPointError, match="nothing has been changed"):
+            optimizer.step()
+        ends.append(whole(params))
+        states += [x["step"] for x in optimizer.state.values()]
+    return ends, states
+
+
+def test_a_bad_gradient_stops_plain_and_shared_parameters_alike() -> None:
+    for ends, states in run(2, beside_a_plain_one):
+        for ours in ends:
+            assert_close(ours, weights(((4,), (4, 4))), rtol=0, atol=0)
+        assert not any(states)  # no step was counted
+
+
 # State -------------------------------------------------------------------------------------------
 
 

@@ -7,6 +7,7 @@ back. All ranks see the same norms of the gradients, and so they decide alike.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -16,7 +17,7 @@ from torch.distributed.tensor import DTensor
 
 from ..core.balance import first_phases, step_cost
 from ..core.batch import Batch, batches, item
-from ..core.gradients import SkipLog, check_gradient, choose_units_, screen
+from ..core.gradients import SkipLog, check_gradient, choose_units_, not_finite, screen
 from ..core.linalg import norms, scalar_dtype
 from ..core.matrices import Part, whole
 from ..core.parameters import Reading
@@ -50,13 +51,18 @@ class Distributed(Local):
 
     def batches(self, readings: list[Reading], state: State, skips: SkipLog) -> Iterator[Batch]:
         """The batches that this rank advances; the weights it owns are sent to the other ranks."""
-        params = self._shared(readings)
-        sizes, grads = self._agree(params)
-        present = [r for r in params if r.param in sizes]
+        sizes, grads = self._agree(self._shared(readings))
+        present = [r for r in readings if r.param in sizes]
+        for r in present:
+            if r.group["nonfinite"] == "raise" and not math.isfinite(sizes[r.param]):
+                raise not_finite(r.name)
         self._assign(present)
         phase = first_phases(readings) if any(not state[r.param] for r in present) else {}
         items = [self._work_item(r, grads, state, phase.get(r.param, 0)) for r in present]
         seen = torch.tensor(list(sizes.values()), dtype=torch.float64)
+        return self._batches(items, seen, skips)
+
+    def _batches(self, items: list[WorkItem], seen: Tensor, skips: SkipLog) -> Iterator[Batch]:
         updated, resting = screen([x.item for x in items], skips, known=seen)
         work = {id(x.item): x for x in items}
         for e in resting:
