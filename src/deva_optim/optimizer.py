@@ -301,6 +301,7 @@ class BaseOptimizer(Optimizer):
         finally:
             last.remove()
             first.remove()
+            self._read = [], []  # it would keep parameters that are swapped from now on
 
     def _take_over(self, loaded: StateDict) -> None:
         """Make the state that was loaded that of this optimizer, as tensors of its own."""
