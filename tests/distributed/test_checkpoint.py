@@ -185,6 +185,19 @@ def test_whole_and_cut_state_are_the_same(layout: str) -> None:
             agree(ours, expected(name, 2 * STEPS), name)
 
 
+def offloaded() -> list[list[Tensor]]:
+    """torch copies a share that is on another device than the mesh, as with CPUOffloadPolicy."""
+    plain = DTensor.from_local
+    DTensor.from_local = staticmethod(lambda x, *rest, **named: plain(x.clone(), *rest, **named))
+    return to_plain("rows")
+
+
+def test_shares_are_filled_before_torch_copies_them() -> None:
+    for ends in run(2, offloaded):
+        for name, ours in zip(NAMES, ends, strict=True):
+            agree(ours, expected(name, 2 * STEPS), name)
+
+
 NARROW: dict[str, Any] = {"state_dtype": torch.bfloat16, "msign_dtype": torch.bfloat16}
 
 

@@ -1,10 +1,12 @@
 """Which block of a tensor each rank has, without any ranks."""
 
 import itertools
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.tensor import Partial, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
@@ -54,3 +56,14 @@ def test_fsdp_over_tensor_parallelism_cuts_the_later_dimension_first() -> None:
 def test_a_partial_parameter_is_refused() -> None:
     with pytest.raises(TypeError, match="must be Shard or Replicate .* redistribute it"):
         placement.block((4,), (2,), (Partial(),), (0,))
+
+
+def test_sums_are_made_on_the_device_of_the_mesh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With CPUOffloadPolicy parameters are on another one, for which there may be no backend."""
+    group = placement.RankGroup.__new__(placement.RankGroup)
+    group.size, group.group, group.mesh = 2, None, SimpleNamespace(device_type="meta")
+    sent = []
+    monkeypatch.setattr(placement.dist, "all_reduce", lambda X, group: sent.append(X.device.type))
+    with FakeTensorMode():
+        group.sum_(X := torch.zeros(3))
+    assert (sent, X.device.type) == (["meta"], "cpu")

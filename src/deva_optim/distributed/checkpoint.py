@@ -29,14 +29,12 @@ _SMALL: Final = ("waiting", "idle", "exponent")  # right on the owner alone, but
 def saved_state(owners: Owners, state: State) -> dict[Tensor, dict[str, Any]]:
     """The state of all shared parameters as a checkpoint has it, sent by the owners."""
     found = {param: dict(state.get(param) or {}) for param in owners.placements}
-    transfers = []
+    filled = []
     for param, values in found.items():
         placement = owners.placements[param]
         for key, x in values.items():
             if param in owners.owner_of and key not in _SAME:
-                transfers.append(_transfer_to_share(owners, param, key, x))
-                share, cut = transfers[-1].block, transfers[-1].placement
-                values[key] = cut.as_dtensor(share) if cut.sharded else share
+                filled.append((values, key, _transfer_to_share(owners, param, key, x)))
             else:  # a clone, which a checkpoint may be read into without changing the state
                 values[key] = x.clone()
                 if key in PARAMETER_SHAPED and isinstance(param, DTensor):
@@ -45,7 +43,9 @@ def saved_state(owners: Owners, state: State) -> dict[Tensor, dict[str, Any]]:
                     rows = placement.shape[0], x.shape[1]
                     cut = placement.group.placement(placement.placements, rows)
                     values[key] = cut.as_dtensor(values[key])
-    _in_buckets(scatter, transfers)
+    _in_buckets(scatter, [transfer for *_, transfer in filled])
+    for values, key, (_, cut, share, *_) in filled:  # a DTensor may be a copy on another device
+        values[key] = cut.as_dtensor(share) if cut.sharded else share
     return {param: values for param, values in found.items() if values}
 
 

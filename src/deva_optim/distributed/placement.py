@@ -42,9 +42,11 @@ class RankGroup:
         self.loads = [0] * self.size  # the costs of what each rank owns
 
     def sum_(self, X: Tensor) -> None:
-        """X ← the sum of the X of all ranks."""
+        """X ← the sum of the X of all ranks, on whatever device it is."""
         if self.size > 1:
-            dist.all_reduce(X, group=self.group)
+            sent = X if X.device.type == self.mesh.device_type else X.to(self.mesh.device_type)
+            dist.all_reduce(sent, group=self.group)
+            X.copy_(sent)
 
     def merged(self, found: dict[str, Any]) -> dict[str, Any]:
         """The dictionaries of all ranks, as one."""
