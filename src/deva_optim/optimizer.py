@@ -148,7 +148,7 @@ class BaseOptimizer(Optimizer):
         try:
             for group in assigned(param_group, by_model=self.by_model, rates=self._rates):
                 self._add(checked_group(self.defaults, group))
-        except (TypeError, ValueError):
+        except Exception:
             del self.param_groups[before:]
             raise
 
