@@ -27,6 +27,7 @@ from .sharding import (
     build,
     gradients,
     mesh,
+    packed,
     past,
     placed,
     shared,
@@ -63,11 +64,13 @@ def trajectories(cases: list[tuple[str, str]], shapes: Any = SHAPES) -> list[lis
         (2, tuple(OPTIMIZERS), ("rows",), SHAPES),
         (2, MATRIX, ("ddp", "hybrid", "columns"), SOME),
         (2, FEW, ("ddp", "columns", "replicated"), SHAPES),
+        pytest.param(2, FEW, ("packed", "packed-columns"), SHAPES, marks=packed),
         (4, tuple(OPTIMIZERS), ("hybrid",), SHAPES),
         (4, KINDS, ("rows", "ddp", "columns"), SOME),
         (4, FEW[:2], ("columns", "rows-columns", "columns-replicated", "rows-rows"), SHAPES),
+        pytest.param(4, FEW[:2], ("packed", "rows-packed"), SHAPES, marks=packed),
     ],
-    ids=["1", "2-rows", "2", "2-few", "4-hybrid", "4", "4-few"],
+    ids=["1", "2-rows", "2", "2-few", "2-packed", "4-hybrid", "4", "4-few", "4-packed"],
 )
 def test_ranks_together_take_the_step_of_one(
     size: int, names: tuple[str, ...], layouts: tuple[str, ...], shapes: Any
@@ -139,10 +142,13 @@ def with_zeros(start: list[Tensor]) -> list[list[Tensor | None]]:
     return [[g * (k % 2) for g in grads if g is not None] for k, grads in enumerate(past(start, 5))]
 
 
-def test_a_fused_weight_rests_in_shards() -> None:
+@pytest.mark.parametrize(
+    "layouts", [("rows", "columns", "ddp"), pytest.param(("packed",), marks=packed)], ids=str
+)
+def test_a_fused_weight_rests_in_shards(layouts: tuple[str, ...]) -> None:
     """SPlus decays each part at a rate of its own."""
     start = weights(((8, 4),))
-    cases = [(name, layout) for name in ("splus", "muon") for layout in ("rows", "columns", "ddp")]
+    cases = [(name, layout) for name in ("splus", "muon") for layout in layouts]
     for size in (2, 4):
         for found in run(size, resting, cases):
             for (name, layout), ours in zip(cases, found, strict=True):

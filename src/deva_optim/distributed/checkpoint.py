@@ -110,8 +110,8 @@ def _transfer_to_share(owners: Owners, param: Tensor, key: str, x: Tensor) -> Tr
     group = owners.placements[param].group
     kind = Replicate() if key.split(".")[0] in _SMALL else Shard(0)
     cut = group.placement((kind,) * group.mesh.ndim, x.shape)
-    shape = [s.stop - s.start for s in cut.own_block]
-    share = x.new_empty(shape, device=local_tensor(param).device if x.is_meta else x.device)
+    device = local_tensor(param).device if x.is_meta else x.device
+    share = x.new_empty(cut.own_shape, device=device)
     return Transfer(owners.owner_of[param], cut, share, x)
 
 
@@ -121,8 +121,11 @@ def _block(owners: Owners, param: Tensor, key: str, x: Tensor) -> Tensor:
         if isinstance(param, DTensor) and x.device_mesh == param.device_mesh:
             return x.redistribute(x.device_mesh, param.placements).to_local()
         x = x.full_tensor()
-    own = owners.placements[param].own_block
-    return x[own] if key in PARAMETER_SHAPED else x[own[:1]] if key.endswith(SCALE) else x
+    own = owners.placements[param].own_runs
+    own = own if key in PARAMETER_SHAPED else own[:1] if key.endswith(SCALE) else []
+    for dim, runs in enumerate(own):
+        x = torch.cat([x.narrow(dim, a, b - a) for a, b in runs], dim)
+    return x
 
 
 def _in_buckets(

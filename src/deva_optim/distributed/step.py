@@ -26,7 +26,7 @@ from ..local import Local, State, local_tensor
 from ..options import Ranks
 from .checkpoint import check_origin, load_state_, own_block, saved_state
 from .pipeline import WorkItem, overlapped, rounds
-from .placement import Block, Owners, RankGroup
+from .placement import Owners, RankGroup, Runs
 
 T = TypeVar("T")
 Grads = Mapping[Tensor, Tensor | None]  # for each parameter this rank's block of its gradient
@@ -67,7 +67,7 @@ class Distributed(Local):
         work = {id(x.item): x for x in items}
         for e in resting:
             placement = work[id(e)].placement
-            e.parts = tuple(_within(part, placement.own_block) for part in e.parts)
+            e.parts = tuple(_within(part, placement.own_runs) for part in e.parts)
             e.offset = placement.offset
             decay_(e)
         items = [work[id(e)] for e in updated]
@@ -196,14 +196,15 @@ class Distributed(Local):
         return found
 
 
-def _within(part: Part, block: Block) -> Part:
+def _within(part: Part, own: list[Runs]) -> Part:
     """What a block of a parameter has of one of its parts."""
     if part.length < 0:  # all of the parameter
         return part
-    here = block[part.dim]
-    start = min(max(part.start, here.start), here.stop)
-    stop = max(min(part.start + part.length, here.stop), start)
-    return part._replace(start=start - here.start, length=stop - start)
+    start, stop = (
+        sum(min(max(end - a, 0), b - a) for a, b in own[part.dim])  # how much is before the end
+        for end in (part.start, part.start + part.length)
+    )
+    return part._replace(start=start, length=stop - start)
 
 
 def _local_gradient(r: Reading) -> Tensor | None:
