@@ -6,6 +6,7 @@ What the constructors refuse is in `optimizers/descriptions.py`, and tested by `
 import doctest
 import inspect
 import re
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -137,7 +138,7 @@ def test_a_vector_cannot_be_told_to_be_a_matrix():
         do.Muon([{"params": [("b", weight(4))], "role": "matrix"}])
 
 
-def test_a_bad_group_leaves_the_optimizer_as_it_was():
+def test_a_bad_group_leaves_the_optimizer_as_it_was(monkeypatch: pytest.MonkeyPatch):
     optimizer = do.DeVASinf([weight()])
     for bad in (
         {"params": [weight()], "lr": -1.0},
@@ -145,4 +146,9 @@ def test_a_bad_group_leaves_the_optimizer_as_it_was():
     ):
         with pytest.raises(ValueError, match="lr|given twice"):
             optimizer.add_param_group(bad)
+    assert len(optimizer.param_groups) == 1
+    lost = Mock(side_effect=RuntimeError("no process group"))
+    monkeypatch.setattr(do.DeVASinf, "_find_shared", lost)
+    with pytest.raises(RuntimeError, match="no process group"):
+        optimizer.add_param_group({"params": [weight()]})
     assert len(optimizer.param_groups) == 1

@@ -22,8 +22,8 @@ def clip_grad_norm_(optimizer: BaseOptimizer, max_norm: float) -> list[float]:
     clipping does to them is to give a spike no more weight in their averages than `max_norm`.
 
     Args:
-        optimizer: Any of this library; its parameters may be DTensors on any meshes. If they are,
-            all ranks must call this.
+        optimizer: Any of this library; its parameters may be DTensors on any meshes. If ranks share
+            parameters, as DTensors or by `process_group`, all of them must call this.
         max_norm: The largest norm that a group may have, above 0.
 
     >>> from deva_optim import Muon
@@ -44,5 +44,6 @@ def clip_grad_norm_(optimizer: BaseOptimizer, max_norm: float) -> list[float]:
         norms.append(math.sqrt(sum(squares[p] for p in finite)))
         if norms[-1] > max_norm:
             grads = [local_tensor(p.grad) for p in finite if p.grad is not None]
-            torch._foreach_mul_(grads, max_norm / norms[-1])
+            if grads:  # the others may be those of other ranks
+                torch._foreach_mul_(grads, max_norm / norms[-1])
     return norms

@@ -42,7 +42,10 @@ class Local:
         """Find out which of these parameters are shared, and how."""
 
     def batches(self, readings: list[Reading], state: State, skips: SkipLog) -> Iterator[Batch]:
-        """The batches that this rank advances in a step, each before it asks for the next."""
+        """The batches that this rank advances in a step, each before it asks for the next.
+
+        All shared gradients are checked in the call, before the first batch is asked for.
+        """
         return iter(())
 
     def squared_norms(self, readings: list[Reading]) -> dict[Tensor, float]:

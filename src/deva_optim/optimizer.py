@@ -148,7 +148,7 @@ class BaseOptimizer(Optimizer):
         try:
             for group in assigned(param_group, by_model=self.by_model, rates=self._rates):
                 self._add(checked_group(self.defaults, group))
-        except (TypeError, ValueError):
+        except Exception:
             del self.param_groups[before:]
             raise
 
@@ -182,16 +182,15 @@ class BaseOptimizer(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if not self.state:  # until now others may have been put in the place of parameters
-            self._find_shared([r.param for r in self.readings()])
-        updated, resting = screen(self.items(), self._skips)
+        items = self.items()
+        shared: Iterator[Batch] = iter(())
+        if self._ranks.shared:  # they are checked before anything is changed
+            shared = self._ranks.batches(self.readings(), self.state, self._skips)
+        updated, resting = screen(items, self._skips)
         for e in resting:
             decay_(e)
-        for i, batch in enumerate(batches(updated)):
-            self._advance(batch, i)
-        if self._ranks.shared:
-            shared = self._ranks.batches(self.readings(), self.state, self._skips)
-            for i, batch in enumerate(shared):
+        for some in (batches(updated), shared):
+            for i, batch in enumerate(some):
                 self._advance(batch, i)
         self._steps += 1
         return loss
@@ -235,6 +234,8 @@ class BaseOptimizer(Optimizer):
             key += map(id, group["params"])
         if key != self._read[0]:
             self._read = key, read(self.param_groups, self.methods)
+            # Others may have been put in the place of the parameters that were added.
+            self._find_shared([r.param for r in self._read[1]])
         return self._read[1]
 
     def _advance(self, batch: Batch, place: int) -> None:
@@ -300,6 +301,7 @@ class BaseOptimizer(Optimizer):
         finally:
             last.remove()
             first.remove()
+            self._read = [], []  # it would keep parameters that are swapped from now on
 
     def _take_over(self, loaded: StateDict) -> None:
         """Make the state that was loaded that of this optimizer, as tensors of its own."""

@@ -1,10 +1,16 @@
 """A state that was saved elsewhere: what does not fit is refused, and nothing has changed."""
 
 import copy
+import gc
+import weakref
 
 import pytest
 import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
+from deva_optim.core.batch import item
+from deva_optim.core.state import on_host
 from helpers import advance, build, gradients, parameters
 
 
@@ -36,3 +42,31 @@ def test_a_state_of_another_method_is_refused() -> None:
     muon, soap = (build(name, parameters((4, 4))) for name in ("muon", "soap"))
     with pytest.raises(ValueError, match="state is of method 'soap', this optimizer is 'muon'"):
         muon.load_state_dict(soap.state_dict())
+
+
+def test_loading_keeps_no_parameter_that_is_swapped_afterwards() -> None:
+    """Accelerate loads a state before it shards the model, and the whole one must be freed then."""
+    params = parameters((4, 4), (3,))
+    optimizer = build("muon", params, role="auto")
+    optimizer.load_state_dict(optimizer.state_dict())
+    old = [weakref.ref(p) for p in params]
+    for group in optimizer.param_groups:
+        group["params"] = [nn.Parameter(p.detach().clone()) for p in group["params"]]
+    params.clear()
+    gc.collect()
+    assert [p() for p in old] == [None, None]
+
+
+@pytest.mark.parametrize("split", [None, (4, 2)])
+def test_what_steers_the_host_comes_back_to_it(split: tuple[int, int] | None) -> None:
+    """Lightning moves every state that it has loaded to the device of the model."""
+    with FakeTensorMode():
+        weight = nn.Parameter(torch.empty(6, 4, dtype=torch.bfloat16, device="cuda"))
+        (reading,) = build("muon", [weight], split=split).readings()
+        state: dict[str, torch.Tensor] = {}
+        for _ in range(2):
+            item(reading, weight, torch.empty_like(weight), state, reading.parts, 0)
+            devices = {key: x.device.type for key, x in state.items()}
+            assert devices == {key: "cpu" if on_host(key) else "cuda" for key in state}
+            assert "cpu" in devices.values()
+            state.update({key: x.to(weight.device) for key, x in state.items()})

@@ -3,11 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.placement_types import _StridedShard
 from torch.optim import Optimizer
 from torch.testing import assert_close
 
@@ -25,7 +27,13 @@ LAYOUTS: dict[str, tuple[Any, ...]] = {
     "rows-columns": (Shard(0), Shard(1)),
     "columns-replicated": (Shard(1), Replicate()),
     "rows-rows": (Shard(0), Shard(0)),
+    "packed": (_StridedShard(0, split_factor=2),),  # two weights in one, each of them cut
+    "packed-columns": (_StridedShard(1, split_factor=2),),
+    "rows-packed": (Shard(0), _StridedShard(1, split_factor=2)),
 }
+packed = pytest.mark.skipif(
+    "_shard_tensor" not in vars(_StridedShard), reason="this torch cannot lay out a packed tensor"
+)
 # The mean of V in DeVA-ℓ∞'s ε is summed in another order than on one process. That is 1e-8 of V,
 # and may turn the rounding of a weight, which is below 4, by one unit in its last place at each
 # step.

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ranks import run
 
-from .sharding import agree, alone, past, together, weights
+from .sharding import agree, alone, packed, past, together, weights
 
 SHAPES = ((7, 5), (3, 5, 4), (9, 300), (5, 2), (9,))
 NAMES = ("deva-sinf", "muon", "soap", "adamw")
@@ -19,7 +19,7 @@ def trained(layout: str) -> list[list[Tensor]]:
     return [together(name, start, past(start, 9), layout, **options) for name in names]
 
 
-@pytest.mark.parametrize("layout", ["rows", "hybrid", "ddp"])
+@pytest.mark.parametrize("layout", ["rows", "hybrid", "ddp", pytest.param("packed", marks=packed)])
 def test_ranks_keep_the_codes_of_one_process(layout: str) -> None:
     """Blocks do not cross rows, so that a shard of rows has those of the whole."""
     start = weights(SHAPES)

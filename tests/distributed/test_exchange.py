@@ -11,7 +11,7 @@ from torch.testing import assert_close
 import deva_optim as do
 from ranks import run
 
-from .sharding import OPTIONS, advance, alone, past, shared, weights, whole
+from .sharding import OPTIONS, advance, alone, packed, past, shared, weights, whole
 
 NAMES = ("deva", "muon", "splus", "soap")
 MATRICES = ((7, 5), (5, 7), (3, 4), (3, 5, 4), (4, 2, 3, 3))
@@ -43,7 +43,14 @@ def exact(name: str, dtype: torch.dtype) -> list[Tensor]:
     return alone(name, start, past(start), **SHORT)
 
 
-@pytest.mark.parametrize(("size", "layouts"), [(2, ("rows", "ddp")), (4, ("hybrid", "columns"))])
+@pytest.mark.parametrize(
+    ("size", "layouts"),
+    [
+        (2, ("rows", "ddp")),
+        (4, ("hybrid", "columns")),
+        pytest.param(2, ("packed",), marks=packed),
+    ],
+)
 def test_the_trajectory_stays_close(size: int, layouts: tuple[str, ...]) -> None:
     start = weights(MATRICES)
     found = run(size, rounded, torch.float32, layouts)

@@ -1,5 +1,6 @@
 """A step over several ranks is the step of a single process."""
 
+import math
 import warnings
 from functools import cache
 from typing import Any
@@ -9,8 +10,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
 from torch.testing import assert_close
 
+from deva_optim import clip_grad_norm_
 from deva_optim.distributed import pipeline
 from helpers import CLASSES, MATRIX, OPTIMIZERS, ROUNDING
 from ranks import run
@@ -24,6 +27,7 @@ from .sharding import (
     build,
     gradients,
     mesh,
+    packed,
     past,
     placed,
     shared,
@@ -60,11 +64,13 @@ def trajectories(cases: list[tuple[str, str]], shapes: Any = SHAPES) -> list[lis
         (2, tuple(OPTIMIZERS), ("rows",), SHAPES),
         (2, MATRIX, ("ddp", "hybrid", "columns"), SOME),
         (2, FEW, ("ddp", "columns", "replicated"), SHAPES),
+        pytest.param(2, FEW, ("packed", "packed-columns"), SHAPES, marks=packed),
         (4, tuple(OPTIMIZERS), ("hybrid",), SHAPES),
         (4, KINDS, ("rows", "ddp", "columns"), SOME),
         (4, FEW[:2], ("columns", "rows-columns", "columns-replicated", "rows-rows"), SHAPES),
+        pytest.param(4, FEW[:2], ("packed", "rows-packed"), SHAPES, marks=packed),
     ],
-    ids=["1", "2-rows", "2", "2-few", "4-hybrid", "4", "4-few"],
+    ids=["1", "2-rows", "2", "2-few", "2-packed", "4-hybrid", "4", "4-few", "4-packed"],
 )
 def test_ranks_together_take_the_step_of_one(
     size: int, names: tuple[str, ...], layouts: tuple[str, ...], shapes: Any
@@ -136,10 +142,13 @@ def with_zeros(start: list[Tensor]) -> list[list[Tensor | None]]:
     return [[g * (k % 2) for g in grads if g is not None] for k, grads in enumerate(past(start, 5))]
 
 
-def test_a_fused_weight_rests_in_shards() -> None:
+@pytest.mark.parametrize(
+    "layouts", [("rows", "columns", "ddp"), pytest.param(("packed",), marks=packed)], ids=str
+)
+def test_a_fused_weight_rests_in_shards(layouts: tuple[str, ...]) -> None:
     """SPlus decays each part at a rate of its own."""
     start = weights(((8, 4),))
-    cases = [(name, layout) for name in ("splus", "muon") for layout in ("rows", "columns", "ddp")]
+    cases = [(name, layout) for name in ("splus", "muon") for layout in layouts]
     for size in (2, 4):
         for found in run(size, resting, cases):
             for (name, layout), ours in zip(cases, found, strict=True):
@@ -258,6 +267,29 @@ def test_a_bad_gradient_on_one_rank_stops_all(layout: str) -> None:
     assert "is not finite; nothing has been changed" in messages.pop()
 
 
+def beside_a_plain_one() -> tuple[list[list[Tensor]], list[Any]]:
+    """A parameter of this rank alone and one that ranks share; one gradient or both are NaN."""
+    start = weights(((4,), (4, 4)))
+    on, ends, states = mesh("rows"), [], []
+    for bad in ((0,), (1,), (0, 1)):
+        params = [nn.Parameter(start[0].clone()), nn.Parameter(placed(start[1], on, "rows"))]
+        optimizer = build("deva", params, nonfinite="raise")
+        for i, p in enumerate(params):
+            p.grad = torch.full_like(p, float("nan") if i in bad else 1.0)
+        with pytest.raises(FloatingPointError, match="nothing has been changed"):
+            optimizer.step()
+        ends.append(whole(params))
+        states += [x["step"] for x in optimizer.state.values()]
+    return ends, states
+
+
+def test_a_bad_gradient_stops_plain_and_shared_parameters_alike() -> None:
+    for ends, states in run(2, beside_a_plain_one):
+        for ours in ends:
+            assert_close(ours, weights(((4,), (4, 4))), rtol=0, atol=0)
+        assert not any(states)  # no step was counted
+
+
 # State -------------------------------------------------------------------------------------------
 
 
@@ -296,21 +328,56 @@ def test_state_lives_with_its_owner_alone(name: str, layout: str) -> None:
         assert_close(averages, theirs, rtol=0, atol=0)
 
 
-def swapped() -> list[Tensor]:
-    """Accelerate shards the model after the optimizer was made, and swaps its parameters."""
-    start = weights()
-    on = mesh("rows")
-    optimizer = build("deva", [nn.Parameter(x.clone()) for x in start], foreach=False)
-    params = [nn.Parameter(placed(x, on, "rows")) for x in start]
-    groups = iter(params)
+def swap(optimizer: Optimizer, params: list[nn.Parameter]) -> None:
+    """What Accelerate does when it shards the model after the optimizer was made."""
+    new = iter(params)
     for group in optimizer.param_groups:
-        group["params"] = [next(groups) for _ in group["params"]]
-    advance(params, optimizer, lambda g: placed(g, on, "rows"), past(start, 6))
-    return whole(params)
+        group["params"] = [next(new) for _ in group["params"]]
+
+
+def swapped() -> list[list[Tensor]]:
+    """Swapped parameters whose first use is a step, clipping, or the state of a single process."""
+    start, history, on = weights(), past(weights(), 6), mesh("rows")
+    before = [nn.Parameter(x.clone()) for x in start]
+    single = build("deva", before, foreach=False)
+    advance(before, single, Tensor.clone, history[:3])
+    ends = []
+    for first in ("step", "clip", "load"):
+        optimizer = build("deva", [nn.Parameter(x.clone()) for x in start], foreach=False)
+        weights_now = whole(before) if first == "load" else start
+        params = [nn.Parameter(placed(x, on, "rows")) for x in weights_now]
+        swap(optimizer, params)
+        if first == "load":
+            optimizer.load_state_dict(single.state_dict())
+        for grads in history[3 if first == "load" else 0 :]:
+            for p, g in zip(params, grads, strict=True):
+                p.grad = placed(g, on, "rows")
+            if first == "clip":
+                found = math.hypot(*clip_grad_norm_(optimizer, 1e3))  # which is above them
+                assert found == pytest.approx(float(torch.cat([g.flatten() for g in grads]).norm()))
+            optimizer.step()
+        ends.append(whole(params))
+    return ends
 
 
 def test_parameters_may_be_sharded_after_the_optimizer_was_made() -> None:
     start = weights()
     theirs = alone("deva", start, past(start, 6), foreach=False)
-    for ours in run(2, swapped):
-        agree(ours, theirs)
+    for ends in run(2, swapped):
+        for ours in ends:
+            agree(ours, theirs)
+
+
+def clipped_on_one_rank() -> tuple[list[float], Tensor | None]:
+    params, optimizer, lay = shared("deva", weights(((8, 8),)), "rows")
+    params[0].grad = lay(torch.ones(8, 8)) if dist.get_rank() else None
+    found = clip_grad_norm_(optimizer, 0.1)
+    grad = params[0].grad
+    return found, None if grad is None else grad.to_local()
+
+
+def test_a_rank_without_gradients_may_clip() -> None:
+    (norms, nothing), (same, clipped) = run(2, clipped_on_one_rank)
+    assert norms == same == pytest.approx([32**0.5])  # of the four rows of the second rank
+    assert nothing is None
+    assert_close(clipped, torch.full((4, 8), 0.1 / 32**0.5))

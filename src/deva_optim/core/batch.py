@@ -19,7 +19,7 @@ from .linalg import Number, both, over, scalar_dtype
 from .matrices import PARAMETER_SHAPED, Part
 from .parameters import Reading
 from .rounding import HALF, round_stochastically
-from .state import initial_state
+from .state import initial_state, on_host
 from .units import as_units
 
 # Copying a small tensor into a batch costs less than launching its kernels one by one; a large one
@@ -117,6 +117,9 @@ def item(
     if not state:
         shaped = param if like is None else like
         state.update(initial_state(shaped, reading.group, reading.method, parts, phase))
+    if not state["exponent" + reading.suffixes[0]].is_cpu:
+        # Loops that load a state, or free a device for a while, may move all of it to the device.
+        state.update({key: x.cpu() for key, x in state.items() if on_host(key)})
     if reading.names is None:
         reading.names = [_names(state, suffix) for suffix in reading.suffixes]
     if grad.dtype == torch.float64 and param.dtype != torch.float64:

@@ -31,6 +31,14 @@ def check_gradient(grad: Tensor, name: str) -> None:
         raise RuntimeError(f"the gradient of {name} is complex, which is not supported")
 
 
+def not_finite(name: str) -> FloatingPointError:
+    """The error of `nonfinite="raise"`, which comes before anything is changed."""
+    return FloatingPointError(
+        f"the gradient of {name} is not finite; nothing has been changed. "
+        "Use nonfinite='skip' to leave such steps out."
+    )
+
+
 def screen(
     items: list[Item], skips: SkipLog, known: Tensor | None = None
 ) -> tuple[list[Item], list[Item]]:
@@ -53,10 +61,7 @@ def screen(
     for some, size in found:
         for i, e in enumerate(some):
             if e.reading.group["nonfinite"] == "raise" and not math.isfinite(size[i]):
-                raise FloatingPointError(
-                    f"the gradient of {e.reading.name} is not finite; nothing has been changed. "
-                    "Use nonfinite='skip' to leave such steps out."
-                )
+                raise not_finite(e.reading.name)
     updated: list[Item] = []
     resting: list[Item] = []
     for some, size in found:

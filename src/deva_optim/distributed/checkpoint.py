@@ -29,14 +29,12 @@ _SMALL: Final = ("waiting", "idle", "exponent")  # right on the owner alone, but
 def saved_state(owners: Owners, state: State) -> dict[Tensor, dict[str, Any]]:
     """The state of all shared parameters as a checkpoint has it, sent by the owners."""
     found = {param: dict(state.get(param) or {}) for param in owners.placements}
-    transfers = []
+    filled = []
     for param, values in found.items():
         placement = owners.placements[param]
         for key, x in values.items():
             if param in owners.owner_of and key not in _SAME:
-                transfers.append(_transfer_to_share(owners, param, key, x))
-                share, cut = transfers[-1].block, transfers[-1].placement
-                values[key] = cut.as_dtensor(share) if cut.sharded else share
+                filled.append((values, key, _transfer_to_share(owners, param, key, x)))
             else:  # a clone, which a checkpoint may be read into without changing the state
                 values[key] = x.clone()
                 if key in PARAMETER_SHAPED and isinstance(param, DTensor):
@@ -45,7 +43,9 @@ def saved_state(owners: Owners, state: State) -> dict[Tensor, dict[str, Any]]:
                     rows = placement.shape[0], x.shape[1]
                     cut = placement.group.placement(placement.placements, rows)
                     values[key] = cut.as_dtensor(values[key])
-    _in_buckets(scatter, transfers)
+    _in_buckets(scatter, [transfer for *_, transfer in filled])
+    for values, key, (_, cut, share, *_) in filled:  # a DTensor may be a copy on another device
+        values[key] = cut.as_dtensor(share) if cut.sharded else share
     return {param: values for param, values in found.items() if values}
 
 
@@ -110,8 +110,8 @@ def _transfer_to_share(owners: Owners, param: Tensor, key: str, x: Tensor) -> Tr
     group = owners.placements[param].group
     kind = Replicate() if key.split(".")[0] in _SMALL else Shard(0)
     cut = group.placement((kind,) * group.mesh.ndim, x.shape)
-    shape = [s.stop - s.start for s in cut.own_block]
-    share = x.new_empty(shape, device=local_tensor(param).device if x.is_meta else x.device)
+    device = local_tensor(param).device if x.is_meta else x.device
+    share = x.new_empty(cut.own_shape, device=device)
     return Transfer(owners.owner_of[param], cut, share, x)
 
 
@@ -121,8 +121,11 @@ def _block(owners: Owners, param: Tensor, key: str, x: Tensor) -> Tensor:
         if isinstance(param, DTensor) and x.device_mesh == param.device_mesh:
             return x.redistribute(x.device_mesh, param.placements).to_local()
         x = x.full_tensor()
-    own = owners.placements[param].own_block
-    return x[own] if key in PARAMETER_SHAPED else x[own[:1]] if key.endswith(SCALE) else x
+    own = owners.placements[param].own_runs
+    own = own if key in PARAMETER_SHAPED else own[:1] if key.endswith(SCALE) else []
+    for dim, runs in enumerate(own):
+        x = torch.cat([x.narrow(dim, a, b - a) for a, b in runs], dim)
+    return x
 
 
 def _in_buckets(

@@ -79,15 +79,17 @@ def gather(group: RankGroup, transfers: Iterable[Transfer]) -> Exchange:
     needed = False
     for owner, placement, block, whole, wire_dtype in transfers:
         dtype, replicas = wire_dtype or block.dtype, placement.replicas
+        pieces = placement.pieces
         needed |= placement.copies < group.size
         if owner == group.rank:
             if whole is not block:
-                whole[placement.own_block].copy_(block)
+                for there, here in pieces[owner]:
+                    whole[there].copy_(block[here])
             for rank, replica in enumerate(replicas):
                 if replica == replicas[owner] and rank != owner:
-                    exchange.incoming[rank].append((whole[placement.blocks[rank]], dtype))
+                    exchange.incoming[rank] += [(whole[there], dtype) for there, _ in pieces[rank]]
         elif replicas[group.rank] == replicas[owner]:
-            exchange.outgoing[owner].append((block, dtype))
+            exchange.outgoing[owner] += [(block[here], dtype) for _, here in pieces[group.rank]]
     if needed:
         exchange.send()
     return exchange
@@ -100,15 +102,16 @@ def scatter(group: RankGroup, transfers: Iterable[Transfer]) -> Exchange:
     """
     exchange = Exchange(group)
     for owner, placement, block, whole, wire_dtype in transfers:
-        dtype = wire_dtype or block.dtype
+        dtype, pieces = wire_dtype or block.dtype, placement.pieces
         if owner != group.rank:
-            exchange.incoming[owner].append((block, dtype))
+            exchange.incoming[owner] += [(block[here], dtype) for _, here in pieces[group.rank]]
             continue
         if whole is not block:
-            block.copy_(whole[placement.own_block].to(dtype))
+            for there, here in pieces[owner]:
+                block[here].copy_(whole[there].to(dtype))
         for rank in range(group.size):
             if rank != owner:
-                exchange.outgoing[rank].append((whole[placement.blocks[rank]], dtype))
+                exchange.outgoing[rank] += [(whole[there], dtype) for there, _ in pieces[rank]]
     if group.size > 1:
         exchange.send()
     return exchange

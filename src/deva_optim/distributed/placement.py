@@ -1,8 +1,9 @@
 """How a tensor is placed over the ranks of a mesh, and which rank owns it.
 
 A tensor is cut along some dimensions of the mesh and copied along the others. Each rank holds one
-block of it, and a replica is a set of ranks whose blocks make up the whole tensor. Ranks are
-numbered as in their process group.
+block of it, and a replica is a set of ranks whose blocks make up the whole tensor. A block is one
+piece of the tensor, or several, as the half of gate and the half of up in a weight that packs both.
+Ranks are numbered as in their process group.
 
 The owner of a matrix alone keeps its state and computes its updates. Owners are chosen so that all
 ranks have about the same amount of work.
@@ -13,20 +14,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
+from itertools import accumulate, product
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.placement_types import Placement as DimPlacement
 
 from ..core.balance import share_out
 from ..options import Ranks
 
 Ints = Sequence[int]
-Block = tuple[slice, ...]
+Slices = tuple[slice, ...]
+Runs = list[tuple[int, int]]  # along a dimension: where each run of indices begins and ends
 Cut = tuple[DimPlacement, int, int]  # along a mesh dimension: how, into how many, which of them
 
 
@@ -42,9 +45,11 @@ class RankGroup:
         self.loads = [0] * self.size  # the costs of what each rank owns
 
     def sum_(self, X: Tensor) -> None:
-        """X ← the sum of the X of all ranks."""
+        """X ← the sum of the X of all ranks, on whatever device it is."""
         if self.size > 1:
-            dist.all_reduce(X, group=self.group)
+            sent = X if X.device.type == self.mesh.device_type else X.to(self.mesh.device_type)
+            dist.all_reduce(sent, group=self.group)
+            X.copy_(sent)
 
     def merged(self, found: dict[str, Any]) -> dict[str, Any]:
         """The dictionaries of all ranks, as one."""
@@ -63,10 +68,13 @@ class Placement:
     ) -> None:
         self.group, self.placements, self.shape = group, placements, shape
         sizes = tuple(group.mesh.mesh.shape)
-        self.blocks = [block(shape, sizes, placements, at) for at in group.coordinates]
-        self.own_block = self.blocks[group.rank]  # the slices of the tensor that this rank holds
+        blocks = [block(shape, sizes, placements, at) for at in group.coordinates]
+        self.pieces = [pieces(runs) for runs in blocks]  # of each rank
+        self.own_runs = blocks[group.rank]  # what this rank holds, along each dimension
+        self.own_shape = [sum(b - a for a, b in runs) for runs in self.own_runs]
+        self.packed = any(len(some) > 1 for some in self.pieces)  # whether a block is several
         strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
-        starts = (s.start for s in self.own_block)
+        starts = (runs[0][0] for runs in self.own_runs)
         self.offset = sum(a * b for a, b in zip(starts, strides, strict=True))  # where it begins
         copied = [i for i, placement in enumerate(placements) if placement.is_replicate()]
         self.sharded = len(copied) < len(placements)
@@ -75,11 +83,17 @@ class Placement:
         self.load = math.prod(shape) * self.copies  # how many numbers all copies have
 
     def as_dtensor(self, own: Tensor) -> Tensor:
-        """The DTensor of which this rank holds the given block."""
+        """The DTensor of which this rank holds the given block, as a checkpoint can have it."""
         mesh, whole = self.group.mesh, torch.empty(self.shape, device="meta")
-        return DTensor.from_local(
+        found = DTensor.from_local(
             own, mesh, self.placements, run_check=False, shape=whole.shape, stride=whole.stride()
         )
+        if self.packed:  # torch would save and load such a block as if it were one piece
+            dims = [getattr(placement, "dim", None) for placement in self.placements]
+            found = found.redistribute(
+                mesh, [Replicate() if dim is None else Shard(dim) for dim in dims]
+            )
+        return found
 
 
 class Owners:
@@ -134,8 +148,10 @@ def coordinates(mesh: DeviceMesh, rank: int) -> tuple[int, ...]:
     return tuple((mesh.mesh == rank).nonzero()[0].tolist())
 
 
-def block(shape: Ints, mesh_shape: Ints, placements: Sequence[DimPlacement], at: Ints) -> Block:
-    """The slices of a tensor that the rank at some coordinates of a mesh holds."""
+def block(
+    shape: Ints, mesh_shape: Ints, placements: Sequence[DimPlacement], at: Ints
+) -> list[Runs]:
+    """What the rank at some coordinates of a mesh holds of a tensor, along each dimension."""
     cuts: dict[int, list[Cut]] = {}
     for placement, count, i in zip(placements, mesh_shape, at, strict=True):
         if placement.is_replicate():
@@ -147,7 +163,17 @@ def block(shape: Ints, mesh_shape: Ints, placements: Sequence[DimPlacement], at:
                 f"{placement}; redistribute it"
             )
         cuts.setdefault(dim, []).append((placement, count, i))
-    return tuple(slice(*_bounds(n, cuts.get(dim, []))) for dim, n in enumerate(shape))
+    return [_runs(n, cuts.get(dim, [])) for dim, n in enumerate(shape)]
+
+
+def pieces(runs: list[Runs]) -> list[tuple[Slices, Slices]]:
+    """The pieces of a block in its order: where each is in the whole tensor, and in the block."""
+    along = []
+    for some in runs:
+        starts = accumulate((b - a for a, b in some), initial=0)
+        pairs = zip(some, starts, strict=False)  # of the starts the last is the end
+        along.append([(slice(a, b), slice(x, x + b - a)) for (a, b), x in pairs])
+    return [(tuple(x for x, _ in p), tuple(y for _, y in p)) for p in product(*along)]
 
 
 def _process_group(mesh: DeviceMesh, ranks: list[int]) -> dist.ProcessGroup:
@@ -160,19 +186,19 @@ def _process_group(mesh: DeviceMesh, ranks: list[int]) -> dist.ProcessGroup:
     return group
 
 
-def _bounds(length: int, cuts: list[Cut]) -> tuple[int, int]:
-    """Where the part begins and ends that is left of a dimension after some cuts."""
+def _runs(length: int, cuts: list[Cut]) -> Runs:
+    """The runs of indices that are left of a dimension after some cuts."""
     if any(hasattr(placement, "split_factor") for placement, _, _ in cuts):
-        return _strided_bounds(length, cuts)
+        return _strided_runs(length, cuts)
     start, stop = 0, length
     for _, count, i in cuts:  # as torch.chunk cuts: the last chunks may be smaller, or empty
         size = -(-(stop - start) // count)
         start, stop = min(start + i * size, stop), min(start + (i + 1) * size, stop)
-    return start, stop
+    return [(start, stop)]
 
 
-def _strided_bounds(length: int, cuts: list[Cut]) -> tuple[int, int]:
-    """The same where a later dimension of the mesh cuts first, as in FSDP over tensor parallelism.
+def _strided_runs(length: int, cuts: list[Cut]) -> Runs:
+    """The same where something else cuts first: a later dimension of the mesh, or a packed weight.
 
     torch itself is asked which index goes where.
     """
@@ -181,11 +207,7 @@ def _strided_bounds(length: int, cuts: list[Cut]) -> tuple[int, int]:
         factor = getattr(placement, "split_factor", None)
         options = {} if factor is None else {"split_factor": factor}
         along = type(placement)(0, **options)  # type: ignore[call-arg]
-        pieces, _ = along._split_tensor(found, count, with_padding=False)  # type: ignore[attr-defined]
-        found = pieces[i]
-    start = int(found[0]) if len(found) else 0
-    if not torch.equal(found, torch.arange(start, start + len(found))):
-        raise NotImplementedError(
-            f"a shard must be one piece of its dimension, got {found.tolist()} of {length}"
-        )
-    return start, start + len(found)
+        shards, _ = along._split_tensor(found, count, with_padding=False)  # type: ignore[attr-defined]
+        found = shards[i]
+    ends = 1 + (found.diff() != 1).nonzero().flatten()
+    return [(int(x[0]), int(x[-1]) + 1) for x in found.tensor_split(ends) if len(x)] or [(0, 0)]

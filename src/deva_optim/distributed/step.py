@@ -7,6 +7,7 @@ back. All ranks see the same norms of the gradients, and so they decide alike.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -16,7 +17,7 @@ from torch.distributed.tensor import DTensor
 
 from ..core.balance import first_phases, step_cost
 from ..core.batch import Batch, batches, item
-from ..core.gradients import SkipLog, check_gradient, choose_units_, screen
+from ..core.gradients import SkipLog, check_gradient, choose_units_, not_finite, screen
 from ..core.linalg import norms, scalar_dtype
 from ..core.matrices import Part, whole
 from ..core.parameters import Reading
@@ -25,7 +26,7 @@ from ..local import Local, State, local_tensor
 from ..options import Ranks
 from .checkpoint import check_origin, load_state_, own_block, saved_state
 from .pipeline import WorkItem, overlapped, rounds
-from .placement import Block, Owners, RankGroup
+from .placement import Owners, RankGroup, Runs
 
 T = TypeVar("T")
 Grads = Mapping[Tensor, Tensor | None]  # for each parameter this rank's block of its gradient
@@ -50,18 +51,23 @@ class Distributed(Local):
 
     def batches(self, readings: list[Reading], state: State, skips: SkipLog) -> Iterator[Batch]:
         """The batches that this rank advances; the weights it owns are sent to the other ranks."""
-        params = self._shared(readings)
-        sizes, grads = self._agree(params)
-        present = [r for r in params if r.param in sizes]
+        sizes, grads = self._agree(self._shared(readings))
+        present = [r for r in readings if r.param in sizes]
+        for r in present:
+            if r.group["nonfinite"] == "raise" and not math.isfinite(sizes[r.param]):
+                raise not_finite(r.name)
         self._assign(present)
         phase = first_phases(readings) if any(not state[r.param] for r in present) else {}
         items = [self._work_item(r, grads, state, phase.get(r.param, 0)) for r in present]
         seen = torch.tensor(list(sizes.values()), dtype=torch.float64)
+        return self._batches(items, seen, skips)
+
+    def _batches(self, items: list[WorkItem], seen: Tensor, skips: SkipLog) -> Iterator[Batch]:
         updated, resting = screen([x.item for x in items], skips, known=seen)
         work = {id(x.item): x for x in items}
         for e in resting:
             placement = work[id(e)].placement
-            e.parts = tuple(_within(part, placement.own_block) for part in e.parts)
+            e.parts = tuple(_within(part, placement.own_runs) for part in e.parts)
             e.offset = placement.offset
             decay_(e)
         items = [work[id(e)] for e in updated]
@@ -190,14 +196,15 @@ class Distributed(Local):
         return found
 
 
-def _within(part: Part, block: Block) -> Part:
+def _within(part: Part, own: list[Runs]) -> Part:
     """What a block of a parameter has of one of its parts."""
     if part.length < 0:  # all of the parameter
         return part
-    here = block[part.dim]
-    start = min(max(part.start, here.start), here.stop)
-    stop = max(min(part.start + part.length, here.stop), start)
-    return part._replace(start=start - here.start, length=stop - start)
+    start, stop = (
+        sum(min(max(end - a, 0), b - a) for a, b in own[part.dim])  # how much is before the end
+        for end in (part.start, part.start + part.length)
+    )
+    return part._replace(start=start, length=stop - start)
 
 
 def _local_gradient(r: Reading) -> Tensor | None:
