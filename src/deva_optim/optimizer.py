@@ -182,18 +182,19 @@ class BaseOptimizer(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if not self.state:  # until now others may have been put in the place of parameters
-            self._find_shared([r.param for r in self.readings()])
-        updated, resting = screen(self.items(), self._skips)
-        for e in resting:
-            decay_(e)
-        for i, batch in enumerate(batches(updated)):
-            self._advance(batch, i)
-        if self._ranks.shared:
-            shared = self._ranks.batches(self.readings(), self.state, self._skips)
-            for i, batch in enumerate(shared):
+        with torch._C._DisableAutocast():  # a step has its own precision, wherever it is taken
+            if not self.state:  # until now others may have been put in the place of parameters
+                self._find_shared([r.param for r in self.readings()])
+            updated, resting = screen(self.items(), self._skips)
+            for e in resting:
+                decay_(e)
+            for i, batch in enumerate(batches(updated)):
                 self._advance(batch, i)
-        self._steps += 1
+            if self._ranks.shared:
+                shared = self._ranks.batches(self.readings(), self.state, self._skips)
+                for i, batch in enumerate(shared):
+                    self._advance(batch, i)
+            self._steps += 1
         return loss
 
     def items(self) -> list[Item]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cache
 from typing import Final, Literal, get_args
 
@@ -65,11 +66,13 @@ _ITERATIONS: Final[dict[str, tuple[tuple[Quintic, ...], float]]] = {
 }
 
 
+@torch.no_grad()
 def msign(X: Tensor, kind: MsignKind = "newton-schulz") -> Tensor:
     """The matrix sign of X: its polar factor U Vᵀ, of the shape and dtype of X.
 
-    Half precision is computed in float32. A zero matrix, and with ``"svd"`` every direction whose
-    singular value is rounding noise, has sign zero.
+    Half precision is computed in float32, and `torch.autocast` changes nothing. No gradient flows
+    through it. A zero matrix, and with ``"svd"`` every direction whose singular value is rounding
+    noise, has sign zero.
 
     ``"soft"`` is (X Xᵀ + c² I)^(−½) X, c being the root mean square of the singular values, at the
     norm of U Vᵀ: what lies well below c is not lifted to one. It takes two to four steps.
@@ -95,7 +98,9 @@ def msign(X: Tensor, kind: MsignKind = "newton-schulz") -> Tensor:
             "use torch.sign for a vector"
         )
     A = X.float() if X.dtype in _HALVES else X
-    return value(polar(in_units(A), kind)).to(X.dtype)
+    # torch.compile does not know the context, and takes over the one of its caller.
+    with nullcontext() if torch.compiler.is_compiling() else torch._C._DisableAutocast():
+        return value(polar(in_units(A), kind)).to(X.dtype)
 
 
 def polar(
