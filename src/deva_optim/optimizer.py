@@ -17,7 +17,7 @@ from .core.gradients import SkipLog, check_gradient, screen
 from .core.linalg import norms
 from .core.methods import METHODS, Method
 from .core.parameters import STRUCTURE, Reading, read
-from .core.state import check_loaded, copied, named_dtypes, on_host, true_dtypes
+from .core.state import FORMER_AVERAGE, check_loaded, copied, named_dtypes, on_host, true_dtypes
 from .core.step import advance_, decay_
 from .local import Local, local_tensor
 from .options import check_parameter, checked_group, complete_, group_defaults
@@ -122,11 +122,11 @@ class BaseOptimizer(Optimizer):
                 "ema_rate is None, so that no average of the weights is kept: construct "
                 f"{type(self).__name__} with ema_rate=0.99, for example"
             )
-        averages = {p: x["iterate_avg"] for p, x in self.state.items() if "iterate_avg" in x}
+        averages = {p: x["weight_avg"] for p, x in self.state.items() if "weight_avg" in x}
         found = []
         for group in rated:
             for p in group["params"]:
-                if (t := int(self.state.get(p, {}).get("step", 0))) == 0:
+                if int(self.state.get(p, {}).get("step", 0)) == 0:
                     continue
                 if p not in averages:
                     raise ValueError(
@@ -134,10 +134,10 @@ class BaseOptimizer(Optimizer):
                         f"{tuple(p.shape)} has taken steps without an average: set it before the "
                         "first step, and load a checkpoint that was saved with it"
                     )
-                found.append((p, 1 - group["ema_rate"] ** t))
+                found.append(p)
         with torch.no_grad():
             averages |= self._ranks.blocks(averages)
-        return _averaged([(local_tensor(p), averages[p], mass) for p, mass in found], share)
+        return _averaged([(local_tensor(p), averages[p]) for p in found], share)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters, as several if they differ in role or rate.
@@ -311,7 +311,8 @@ class BaseOptimizer(Optimizer):
         with_state = [r for r in self.readings() if self.state.get(r.param)]
         for group in self.param_groups:
             states = [self.state[p] for p in group["params"] if self.state.get(p)]
-            if states and not any("iterate_avg" in found for found in states):
+            averages = {"weight_avg", FORMER_AVERAGE}
+            if states and averages.isdisjoint(key for found in states for key in found):
                 group["ema_rate"] = None  # once every group had a rate, whether it was used or not
         check_loaded(with_state, self.state)
         self._ranks.load_state_(with_state, self.state)
@@ -349,16 +350,15 @@ def _portable(optimizer: Optimizer, state_dict: StateDict) -> StateDict:
 
 
 @contextmanager
-def _averaged(found: list[tuple[Tensor, Tensor, float]], share: float) -> Iterator[None]:
-    """While it lasts, each X holds (1 − share) X + share A / mass."""
-    last = [X.detach().clone() for X, _, _ in found]
+def _averaged(found: list[tuple[Tensor, Tensor]], share: float) -> Iterator[None]:
+    """While it lasts, each X holds (1 − share) X + share A."""
+    last = [X.detach().clone() for X, _ in found]
     with torch.no_grad():
-        for X, A, mass in found:
-            average = A / mass
-            X.copy_(average if share == 1 else X.to(A.dtype).lerp(average, share))
+        for X, A in found:
+            X.copy_(A if share == 1 else X.to(A.dtype).lerp(A, share))
     try:
         yield
     finally:
         with torch.no_grad():
-            for (X, _, _), old in zip(found, last, strict=True):
+            for (X, _), old in zip(found, last, strict=True):
                 X.copy_(old)

@@ -35,7 +35,7 @@ LARGE: Final = 128
 # The state that a step works on. It changes the averages of every batch.
 _AVERAGES: Final = (
     *("exp_avg", "exp_avg_sq", "exp_avg_rows", "exp_avg_cols"),
-    *("variance_short", "variance_long", "iterate_avg"),
+    *("variance_short", "variance_long", "weight_avg"),
 )
 _MEASURED: Final = "variance_short"  # of a covariance, if there is a basis, and no average then
 _STATE: Final = (

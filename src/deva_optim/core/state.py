@@ -19,6 +19,8 @@ from .units import UNSET
 
 # What steers the host, and so lives in its memory.
 _HOST_STATE: Final = ("clock", "waiting", "exponent", "rounding")
+# ρ A + (1 − ρ) X, as the average of the weights was once kept: without its bias correction.
+FORMER_AVERAGE: Final = "iterate_avg"
 DTYPES: Final = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 _DTYPES: Final = {str(dtype): dtype for dtype in DTYPES}
 
@@ -33,7 +35,7 @@ def initial_state(
     momentum = (wide if method.rotated else small).new_zeros(param.shape)
     state = {"step": wide.float(), "exp_avg": momentum}
     if group["ema_rate"] is not None:
-        state["iterate_avg"] = wide.new_zeros(param.shape)
+        state["weight_avg"] = wide.new_zeros(param.shape)
     if param.dtype in HALF:
         state["rounding"] = torch.tensor(0)
     waiting = 0
@@ -116,6 +118,9 @@ def check_loaded(readings: Iterable[Reading], state: Mapping[Tensor, dict[str, A
                 values[key] = _former_exponents(values, key, wanted)
             if key not in values and key == "rounding":  # saved before it was at random
                 values[key] = wanted
+            if key == "weight_avg" and FORMER_AVERAGE in values:
+                mass = 1 - r.group["ema_rate"] ** float(values["step"])
+                values[key] = values.pop(FORMER_AVERAGE) / (mass or 1.0)
             x = values.get(key)
             if x is None:
                 raise ValueError(

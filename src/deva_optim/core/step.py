@@ -53,6 +53,7 @@ from .linalg import (
     matrix_norms,
     mirror_,
     over,
+    scalar_dtype,
     scaled,
     value,
 )
@@ -87,8 +88,8 @@ def advance_(b: Batch) -> None:
     steady = b.fresh is None and b.nonzero is None and b.record is None
     U, kappa = compiled(b) if steady and b.group["compile"] else computed(b)
     write_(b, U, kappa)  # 5
-    if b.group["ema_rate"] is not None and "iterate_avg" in b.names:
-        average_iterates_(b)
+    if b.group["ema_rate"] is not None and "weight_avg" in b.names:
+        average_weights_(b)
     if basis is not None and not has_roots:
         track_bases_(b)  # 6
     b.write_back()
@@ -330,13 +331,19 @@ def learning_rate(e: Item, shape: tuple[int, ...], dtype: torch.dtype) -> Number
     return lr if e.reading.method.rate is None else lr * e.reading.method.rate(shape)
 
 
-def average_iterates_(b: Batch) -> None:
-    """A ← ρ A + (1 − ρ) X, the average of the weights that `averaged` shows, if the step counts."""
-    counts = [e.counted for e in b.items]
-    gate = None
-    if not all(count is True for count in counts):
-        gate = torch.stack([torch.as_tensor(count, device=b.G.device) for count in counts])
-    b.state["iterate_avg"].lerp_(b.weights(), b.weight(b.group["ema_rate"], gate))
+def average_weights_(b: Batch) -> None:
+    """A ← A + (1 − ρ) / (1 − ρᵗ) (X − A), what `averaged` shows, if the t-th step counts.
+
+    For a constant ρ that is the EMA with its bias correction. Whatever becomes of ρ, it stays an
+    average.
+    """
+    steps = torch.stack([e.state["step"] for e in b.items])
+    t, rate = steps.to(scalar_dtype(steps.device)).clamp_min_(1), b.group["ema_rate"]
+    weight = (1 - rate) / ema_mass(t, rate)
+    if not all(e.counted is True for e in b.items):
+        counts = [torch.as_tensor(e.counted, device=b.G.device) for e in b.items]
+        weight = weight * torch.stack(counts)
+    b.state["weight_avg"].lerp_(b.weights(), b.broadcast(weight))
 
 
 # 2, 6  Covariances and bases ----------------------------------------------------------------------
