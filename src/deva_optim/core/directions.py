@@ -286,7 +286,7 @@ def best_quintic(least: float, most: float) -> tuple[Quintic, float]:
     x = [least, (3 * least + most) / 4, (least + 3 * most) / 4, most]
     for _ in range(100):
         rows = [[y, y**3, y**5, (-1.0) ** i] for i, y in enumerate(x)]
-        powers = torch.tensor(rows, dtype=torch.float64)
+        powers = torch.tensor(rows, dtype=torch.float64, device="cpu")
         a, b, c, error = torch.linalg.solve(powers, torch.ones_like(powers[0])).tolist()
         root = math.sqrt(9 * b * b - 20 * a * c)
         inner = [math.sqrt((-3 * b + sign * root) / (10 * c)) for sign in (-1, 1)]

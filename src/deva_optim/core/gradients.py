@@ -220,7 +220,9 @@ def _sizes(e: Item, index: int) -> Tensor:
     """The sizes of the gradients of the matrices of a part, in the shape of its exponents."""
     if not e.reading.is_one:
         return matrix_norms(e.parts[index].fold(e.grad))
-    return e.size if isinstance(e.size, Tensor) else torch.tensor(e.size, dtype=torch.float64)
+    if isinstance(e.size, Tensor):
+        return e.size
+    return torch.tensor(e.size, dtype=torch.float64, device="cpu")
 
 
 # Steps that are left out -------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from .parameters import Reading
 from .rounding import HALF
 from .units import UNSET
 
-# What steers the host, and so lives in its memory.
+# What steers the host, and so lives in its memory, also where another device is the default.
 _HOST_STATE: Final = ("clock", "waiting", "exponent", "rounding")
 # ρ A + (1 − ρ) X, as the average of the weights was once kept: without its bias correction.
 FORMER_AVERAGE: Final = "iterate_avg"
@@ -37,12 +37,12 @@ def initial_state(
     if group["ema_rate"] is not None:
         state["weight_avg"] = wide.new_zeros(param.shape)
     if param.dtype in HALF:
-        state["rounding"] = torch.tensor(0)
+        state["rounding"] = torch.tensor(0, device="cpu")
     waiting = 0
     for i, part in enumerate(parts):
         suffix = f".{i}" if len(parts) > 1 else ""
         matrices = part.shape[:-2] if method.vector is not None else ()
-        state["exponent" + suffix] = torch.full(matrices, UNSET)
+        state["exponent" + suffix] = torch.full(matrices, UNSET, device="cpu")
         moments = {} if method.adaptation is None else method.adaptation.moments(part.shape)
         for key, shape in moments.items():
             if key in PARAMETER_SHAPED:
@@ -56,7 +56,8 @@ def initial_state(
         state.update({key + suffix: value for key, value in basis.items()})
         waiting += part.matrices if basis else 0
     if method.basis is not None:
-        state |= {"clock": torch.tensor(-1 - phase), "waiting": torch.tensor(waiting)}
+        state["clock"] = torch.tensor(-1 - phase, device="cpu")
+        state["waiting"] = torch.tensor(waiting, device="cpu")
     return _in_codes(state, method) if in_codes else state
 
 

@@ -176,7 +176,7 @@ def _strided_bounds(length: int, cuts: list[Cut]) -> tuple[int, int]:
 
     torch itself is asked which index goes where.
     """
-    found = torch.arange(length)
+    found = torch.arange(length, device="cpu")
     for placement, count, i in cuts:
         factor = getattr(placement, "split_factor", None)
         options = {} if factor is None else {"split_factor": factor}
@@ -184,7 +184,7 @@ def _strided_bounds(length: int, cuts: list[Cut]) -> tuple[int, int]:
         pieces, _ = along._split_tensor(found, count, with_padding=False)  # type: ignore[attr-defined]
         found = pieces[i]
     start = int(found[0]) if len(found) else 0
-    if not torch.equal(found, torch.arange(start, start + len(found))):
+    if not torch.equal(found, torch.arange(start, start + len(found), device="cpu")):
         raise NotImplementedError(
             f"a shard must be one piece of its dimension, got {found.tolist()} of {length}"
         )

@@ -56,7 +56,7 @@ class Distributed(Local):
         self._assign(present)
         phase = first_phases(readings) if any(not state[r.param] for r in present) else {}
         items = [self._work_item(r, grads, state, phase.get(r.param, 0)) for r in present]
-        seen = torch.tensor(list(sizes.values()), dtype=torch.float64)
+        seen = torch.tensor(list(sizes.values()), dtype=torch.float64, device="cpu")
         updated, resting = screen([x.item for x in items], skips, known=seen)
         work = {id(x.item): x for x in items}
         for e in resting:
