@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, ClassVar, overload
+from operator import attrgetter
+from typing import Any, ClassVar, Final, overload
 
 import torch
 from torch import Tensor, nn
@@ -20,10 +21,18 @@ from .core.parameters import STRUCTURE, Reading, read
 from .core.state import FORMER_AVERAGE, check_loaded, copied, named_dtypes, on_host, true_dtypes
 from .core.step import advance_, decay_
 from .local import Local, local_tensor
-from .options import check_parameter, checked_group, complete_, group_defaults
+from .options import (
+    check_parameter,
+    checked_group,
+    complete_,
+    group_defaults,
+    settle_momentum_,
+)
 from .routing.groups import param_groups
-from .routing.roles import Rates, assigned
+from .routing.roles import Rates, assigned, warn_of_unknown
 from .telemetry import Records, Telemetry, numbered
+
+_DTYPE: Final = attrgetter("dtype")
 
 
 class BaseOptimizer(Optimizer):
@@ -45,6 +54,7 @@ class BaseOptimizer(Optimizer):
         self._rates = Rates(options)
         self.telemetry_every = 100
         self._skips, self._records, self._steps = SkipLog(), Records(), 0
+        self._told: set[str] = set()  # of which keys of groups it was said that they mean nothing
         self._read: tuple[list[Any], list[Reading]] = [], []
         self._ranks = Local(options.get("process_group"), options.get("wire_dtype"))
         groups = param_groups(params) if isinstance(params, nn.Module) else params
@@ -145,6 +155,7 @@ class BaseOptimizer(Optimizer):
         An error leaves the groups as they were.
         """
         before = len(self.param_groups)
+        warn_of_unknown(param_group, self._told)
         try:
             for group in assigned(param_group, by_model=self.by_model, rates=self._rates):
                 self._add(checked_group(self.defaults, group))
@@ -231,11 +242,19 @@ class BaseOptimizer(Optimizer):
         """How each parameter is read; groups that have changed are read anew."""
         key: list[Any] = []
         for group in self.param_groups:
-            key.append(id(group))
+            key += id(group), len(group)
             key += map(group.get, STRUCTURE)
             key += map(id, group["params"])
+            key += map(_DTYPE, group["params"])
         if key != self._read[0]:
-            self._read = key, read(self.param_groups, self.methods)
+            if settle_momentum_(self.param_groups, self.defaults):
+                return self.readings()
+            found = read(self.param_groups, self.methods)
+            for group in self.param_groups:
+                warn_of_unknown(group, self._told)
+            own = [r for r in found if r.param not in self._ranks.shared]
+            check_loaded([r for r in own if self.state.get(r.param)], self.state)
+            self._read = key, found
         return self._read[1]
 
     def _advance(self, batch: Batch, place: int) -> None:
@@ -327,7 +346,7 @@ class BaseOptimizer(Optimizer):
                 "an optimizer whose parameters are shared by several ranks cannot be copied or "
                 "pickled; make another one and load the state_dict of this one into it"
             )
-        own = ("_skips", "_records", "_steps", "_ranks", "_rates", "telemetry_every")
+        own = ("_skips", "_records", "_steps", "_ranks", "_rates", "_told", "telemetry_every")
         kept = {key: getattr(self, key) for key in own}
         return {**super().__getstate__(), **kept, "_read": ([], [])}
 

@@ -366,6 +366,27 @@ def _settle_betas(
         group["betas"] = (group.pop("momentum"), *group["betas"][1:])
 
 
+def settle_momentum_(groups: Iterable[dict[str, Any]], defaults: Mapping[str, Any]) -> bool:
+    """Make a `momentum` that was written into a group with `betas` the first of them.
+
+    It would stand above all betas that are written later. Returns whether there was any. Where the
+    name is `momentum`, schedulers of torch write it into groups of vectors, too, and it does.
+    """
+    found = False
+    for group in groups:
+        if "momentum" not in group or "betas" not in group:
+            continue
+        if "momentum" not in defaults:
+            group["betas"] = (group.pop("momentum"), *group["betas"][1:])
+            found = True
+        elif not _holds_rest(group):
+            raise ValueError(
+                f"a parameter group has betas {group['betas']} beside its momentum "
+                f"{group['momentum']}, which alone counts here; write group['momentum']"
+            )
+    return found
+
+
 _T = TypeVar("_T")
 _SECTION: Final = re.compile(r"^Args:\n((?: {4}.*\n)+)", re.MULTILINE)
 _ARGUMENT: Final = re.compile(r"^ {4}(\w+): (.*\n(?: {8}.*\n)*)", re.MULTILINE)

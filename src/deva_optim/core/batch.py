@@ -117,6 +117,7 @@ def item(
     if not state:
         shaped = param if like is None else like
         state.update(initial_state(shaped, reading.group, reading.method, parts, phase))
+        reading.names = None
     if reading.names is None:
         reading.names = [_names(state, suffix) for suffix in reading.suffixes]
     if grad.dtype == torch.float64 and param.dtype != torch.float64:

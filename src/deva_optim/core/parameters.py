@@ -14,9 +14,9 @@ from .methods import METHODS, Method, method_of
 
 STRUCTURE: Final = (
     *("method", "variant", "rest", "role", "layout", "split", "split_dim"),
-    *("state_dtype", "param_names"),
+    *("sides", "max_dim", "state_dtype", "param_names"),
 )
-"""The options of a group that decide how its parameters are read."""
+"""The options of a group that decide how its parameters are read, and what state they have."""
 
 
 class Reading:

@@ -109,12 +109,24 @@ def true_dtypes(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
+_REMEDY: Final = (
+    "set options such as variant, role and sides before the first step, and load a state that was "
+    "saved whole, by an optimizer with the same ones"
+)
+
+
 def check_loaded(readings: Iterable[Reading], state: Mapping[Tensor, dict[str, Any]]) -> None:
-    """Raise an error if a state that was loaded lacks something, or is of another shape."""
+    """Raise an error if a state is not what the options ask for, or is of another shape."""
     for r in readings:
         like = torch.empty(r.param.shape, dtype=r.param.dtype, device="meta")
-        for key, wanted in initial_state(like, r.group, r.method, r.parts).items():
-            values = state[r.param]
+        values, first = state[r.param], initial_state(like, r.group, r.method, r.parts)
+        for key in values:
+            if key not in first and key.startswith(("covariance", "exponent")):
+                raise ValueError(
+                    f"the state of {r.name} has {key}, which the options of its group leave out; "
+                    f"{_REMEDY}"
+                )
+        for key, wanted in first.items():
             if key not in values and key.startswith("exponent"):
                 values[key] = _former_exponents(values, key, wanted)
             if key not in values and key == "rounding":  # saved before it was at random
@@ -125,8 +137,8 @@ def check_loaded(readings: Iterable[Reading], state: Mapping[Tensor, dict[str, A
             x = values.get(key)
             if x is None:
                 raise ValueError(
-                    f"the state of {r.name} has no {key}; load one that was saved whole, by an "
-                    "optimizer with the same options"
+                    f"the state of {r.name} has no {key}, which the options of its group ask for; "
+                    f"{_REMEDY}"
                 )
             if x.shape != wanted.shape:
                 raise ValueError(
