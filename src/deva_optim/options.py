@@ -174,7 +174,8 @@ OPTIONS: Final[Mapping[str, Option]] = {
         "where they are small enough for that to be faster."),
     "compile": Option(_compile, False,
         "Compute the update of each shape by a graph of `torch.compile`: True, or the name of a "
-        "backend. The first steps take longer, by some seconds for each shape."),
+        "backend. The first steps take longer, by some seconds for each shape. Betas and ε are "
+        "constants of it; from the ninth value of them on the update is not compiled."),
     "fused": Option(_flag_or_none, ABSENT,
         "Accepted for the sake of code that was written for `torch.optim`; it changes nothing."),
     "amsgrad": Option(_unsupported, ABSENT,

@@ -16,6 +16,7 @@ in an underscore change the state of the batch they are given.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from types import FunctionType
@@ -85,7 +86,9 @@ def advance_(b: Batch) -> None:
         elif basis.tracked and b.fresh is not None:
             accumulate_(b, where=b.fresh)  # 2  the first gradient chooses the basis
             choose_bases_(b, b.fresh)
-    steady = b.fresh is None and b.nonzero is None and b.record is None
+    # On an accelerator any gradient may be zero, and b.finite says so to the graph.
+    known = b.nonzero is None or b.finite is not None
+    steady = b.fresh is None and known and b.record is None
     U, kappa = compiled(b) if steady and b.group["compile"] else computed(b)
     write_(b, U, kappa)  # 5
     if b.group["ema_rate"] is not None and "weight_avg" in b.names:
@@ -108,7 +111,7 @@ def compiled(b: Batch) -> tuple[Term, Number]:
     """What `computed` returns, by one graph of torch.compile for each shape.
 
     The learning rate and the weight decay are no part of it, and counts of steps come as tensors,
-    so that nothing is compiled again when they change.
+    so that nothing is compiled again when they change. β and ε are constants of it.
     """
     b.count()
     backend = "inductor" if b.group["compile"] is True else b.group["compile"]
@@ -117,11 +120,32 @@ def compiled(b: Batch) -> tuple[Term, Number]:
 
 @cache
 def _graph(backend: str, *key: object) -> Callable[[Batch], tuple[Term, Number]]:
-    """What is compiled for a key, a function of its own: torch compiles each but a few times."""
+    """What is compiled for a key, as long as torch compiles it: one function eight times at most.
+
+    So each key has a function of its own.
+    """
     for function in CONSTANTS:  # not where they are defined: that would import half of torch
         torch.compiler.assume_constant_result(function)  # type: ignore[no-untyped-call]
     own = FunctionType(computed.__code__.replace(), globals())
-    return torch.compile(own, fullgraph=True, dynamic=False, backend=backend)
+    graph = torch.compile(own, fullgraph=True, dynamic=False, backend=backend)
+
+    def run(b: Batch) -> tuple[Term, Number]:
+        nonlocal graph
+        try:
+            return graph(b)
+        except Exception as error:  # raised before anything is computed
+            if not type(error).__name__.endswith("LimitHit"):  # its name depends on the version
+                raise
+        warnings.warn(
+            f"the update of {b.method.name} for tensors of shape {tuple(b.G.shape)} was compiled "
+            "for eight values of betas or eps, and is no longer compiled; keep them constant, or "
+            "leave compile out",
+            stacklevel=2,
+        )
+        graph = computed
+        return computed(b)
+
+    return run
 
 
 # 1  The momentum, and what it shows the direction -------------------------------------------------
