@@ -362,9 +362,11 @@ def batches(items: Iterable[Item]) -> Iterator[Batch]:
     for key, members in kinds.items():
         index, size = key[-1], _most(members[0])
         kind = Kind(members, index)
-        # Where matrices begin or rest, their counts of steps change during the step, so that such a
-        # batch shares no numbers with others; nor does one whose numbers are part of a graph.
-        apart = members[0].waiting > 0 or kind.masked or kind.compiled
+        # Where matrices begin, or may rest and have counts of their own, these change during the
+        # step, so that such a batch shares no numbers with others; nor does one whose numbers are
+        # part of a graph.
+        rests = kind.masked and "idle" + kind.suffix in members[0].state
+        apart = members[0].waiting > 0 or rests or kind.compiled
         for start in range(0, len(members), size):
             some = slice(start, start + size)
             if apart:

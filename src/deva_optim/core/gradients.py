@@ -16,7 +16,7 @@ from torch import Tensor
 
 from . import linalg
 from .batch import Item
-from .linalg import Number, matrix_norms, norms
+from .linalg import Number, constants, matrix_norms, norms
 from .units import LARGEST_SIZE, UNSET, as_units, exponents_of, is_scaled, rescale_
 
 
@@ -151,7 +151,7 @@ def _one_or_all(numbers: list[float], like: Tensor) -> Number:
     """Numbers that are all the same as one of them, others as a tensor."""
     if len(set(numbers)) == 1:
         return numbers[0]
-    return torch.tensor(numbers, dtype=like.dtype).to(like.device)
+    return constants(tuple(numbers), like.dtype, like.device)
 
 
 def _advance_clock(e: Item, nonzero: bool) -> bool:

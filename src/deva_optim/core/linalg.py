@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, overload
 
 import torch
@@ -48,6 +49,15 @@ def scalar_dtype(device: torch.device) -> torch.dtype:
 def host_sees(device: torch.device) -> bool:
     """Whether the host may look at a value: not while it compiles, nor if it would have to wait."""
     return device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+@lru_cache(maxsize=64)
+def constants(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The numbers as a tensor, which is not to be changed.
+
+    It is kept, because the host would wait for the device to send it the same ones at every step.
+    """
+    return torch.tensor(numbers, dtype=dtype, device=device)
 
 
 # Lazy products ----------------------------------------------------------------------------------
