@@ -1,6 +1,7 @@
 """The step: on an accelerator it never waits for a value, and it starts each basis in time."""
 
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import deva_optim as do
 from deva_optim.core import linalg
 from deva_optim.core.batch import Kind
 from deva_optim.core.state import on_host
+from deva_optim.core.step import _due
 from helpers import HALF, OPTIMIZERS, off_diagonal
 
 # What an accelerator asks for --------------------------------------------------------------------
@@ -177,6 +179,16 @@ def test_a_batch_starts_matrix_by_matrix():
         optimizer.step()
     torch.testing.assert_close(p[1], alone, rtol=0, atol=1e-14)  # rounding of float64
     assert p[0].abs().sum() > 0
+
+
+def test_the_members_that_are_due_are_in_their_order():
+    """What is taken of all of them is taken as it is, without a look at their order."""
+    items = [
+        SimpleNamespace(clock=clock, renews=renews)
+        for clock, renews in ((3, True), (4, False), (3, False), (8, True))
+    ]
+    batch = SimpleNamespace(items=items, group={"refresh_every": 4})
+    assert _due(batch) == [0, 1, 3]
 
 
 def test_the_gradient_is_judged_in_the_basis_of_those_before_it():

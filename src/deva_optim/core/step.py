@@ -524,8 +524,8 @@ def _gathered(b: Batch, key: str, some: list[int]) -> Tensor:
 
 def _due(b: Batch) -> list[int]:
     """The members whose clock says that it is time for a refresh, or whose units have changed."""
-    due = _at(b, b.group["refresh_every"])
-    return due + [i for i, e in enumerate(b.items) if e.renews and i not in due]
+    renewed = (i for i, e in enumerate(b.items) if e.renews)
+    return sorted({*_at(b, b.group["refresh_every"]), *renewed})
 
 
 def _at(b: Batch, period: int) -> list[int]:
@@ -585,11 +585,11 @@ def renew_roots_(b: Batch) -> None:
 def _drifts(b: Batch) -> dict[str, Tensor]:
     """How far the covariances have moved from the bases, on the sides that have one."""
     found = {}
-    for side in SIDES:
-        if f"basis_{side}" in b.names:
+    for side, Q in zip(SIDES, (b.Q_L, b.Q_R), strict=True):
+        if Q is not None:
             C = gather(b.tensors(f"covariance_{side}"), b.dtype)
             mirror_(C)
-            found[f"drift_{side}"] = basis_drift(C, b.state[f"basis_{side}"])
+            found[f"drift_{side}"] = basis_drift(C, Q)
     return found
 
 
