@@ -15,7 +15,7 @@ from torch.optim.optimizer import Optimizer, ParamsT, StateDict
 from .core.balance import first_phases
 from .core.batch import Batch, Item, batches, item
 from .core.gradients import SkipLog, check_gradient, screen
-from .core.linalg import norms
+from .core.linalg import compute_dtype, norms
 from .core.methods import METHODS, Method
 from .core.parameters import STRUCTURE, Reading, read
 from .core.state import FORMER_AVERAGE, check_loaded, copied, named_dtypes, on_host, true_dtypes
@@ -69,8 +69,8 @@ class BaseOptimizer(Optimizer):
     def telemetry(self) -> Telemetry:
         """What the last recorded step did to each matrix: name → quantity → value.
 
-        The first step of each matrix is recorded and every hundredth after it, not of all in the
-        same step; `optimizer.telemetry_every` sets another interval, and 0 turns it off. A recorded
+        The first step is recorded, and every hundredth after it, not of all matrices in the same
+        step; `optimizer.telemetry_every` sets another interval, and 0 turns it off. A recorded
         step costs a few products more and takes the same trajectory, bit for bit. A parameter that
         is several matrices has a row for each, numbered; one without a name is called by its place.
         The quantities, so far as the method has them:
@@ -272,7 +272,7 @@ class BaseOptimizer(Optimizer):
         kinds: defaultdict[tuple[Any, ...], list[Any]] = defaultdict(list)
         for r in self.readings():
             if r.param.grad is not None and r.param not in self._ranks.shared:
-                kinds[r.dtype, r.param.device].append(r.param)
+                kinds[compute_dtype(r.param.grad), r.param.device].append(r.param)
         found: dict[Tensor, float] = {}
         for (dtype, _), params in kinds.items():
             squares = norms([p.grad for p in params], dtype).square()
@@ -298,6 +298,13 @@ class BaseOptimizer(Optimizer):
                 raise ValueError(
                     f"the state is of method {method!r}, this optimizer is {ours['method']!r}; "
                     "load it into an optimizer of the same kind"
+                )
+            foreign = "method" not in theirs and theirs.get("decoupled_weight_decay") is False
+            if foreign and theirs.get("weight_decay"):
+                raise ValueError(
+                    "the state is of torch.optim.Adam, whose weight_decay "
+                    f"{theirs['weight_decay']} is added to the gradient; there is no such method "
+                    "here. Load one with weight_decay=0, or one of torch.optim.AdamW"
                 )
         loaded: StateDict = {}
 

@@ -314,7 +314,7 @@ def ordinary_norms(X: Tensor, *, keepdim: bool = False) -> Tensor | None:
     """The norms, if the host sees that no square in them has underflown or overflown."""
     if not host_sees(X.device):
         return None
-    dtype = torch.float64 if X.dtype == torch.float64 else torch.float32
+    dtype = compute_dtype(X)
     norm: Tensor = torch.linalg.vector_norm(X, dim=(-2, -1), keepdim=keepdim, dtype=dtype)
     low, high = ORDINARY[dtype]
     least, most = norm.aminmax()
