@@ -138,6 +138,19 @@ def test_the_batches_of_a_shape_share_their_numbers(path, monkeypatch):
     assert counts == [3]
 
 
+def test_a_step_that_a_cuda_graph_captures_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    assert linalg.is_captured(torch.device("cuda"))
+    assert not linalg.is_captured(torch.device("cpu"))
+    monkeypatch.setattr(linalg, "host_sees", lambda device: False)
+    monkeypatch.setattr(linalg, "is_captured", lambda device: True)
+    p = nn.Parameter(torch.ones(3, 3))
+    p.grad = torch.ones(3, 3)
+    with pytest.raises(RuntimeError, match=r"captured in a CUDA graph.*step\(\) outside of it"):
+        do.Muon([p]).step()
+    assert torch.equal(p, torch.ones(3, 3))
+
+
 # When a basis starts ----------------------------------------------------------------------------
 
 

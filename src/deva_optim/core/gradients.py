@@ -106,6 +106,12 @@ def _screen_on_device(
     items: list[Item], sizes: Tensor, skips: SkipLog, too_large: set[str]
 ) -> None:
     """All answers at once, since each question about a single item would be a kernel of its own."""
+    if linalg.is_captured(sizes.device):
+        raise RuntimeError(
+            "a step cannot be captured in a CUDA graph, which would repeat what the host decides "
+            "in each step: the bases that are renewed, the rates, the rounding; call "
+            "optimizer.step() outside of it"
+        )
     # An item is settled if it is one matrix, or none, whose units are not in question. From its
     # limit on a gradient is too large for them, or not finite.
     settled, limits = [], []

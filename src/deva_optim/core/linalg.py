@@ -51,6 +51,11 @@ def host_sees(device: torch.device) -> bool:
     return device.type == "cpu" and not torch.compiler.is_compiling()
 
 
+def is_captured(device: torch.device) -> bool:
+    """Whether what a device is told goes into a CUDA graph, to be repeated later."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
 @lru_cache(maxsize=64)
 def constants(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """The numbers as a tensor, which is not to be changed.
