@@ -215,7 +215,8 @@ OPTIONS: Final[Mapping[str, Option]] = {
         "`torch.optim.Muon` does by default."),
     "msign_dtype": Option(_dtype, None,
         "dtype of the products of the matrix sign. None is bfloat16 where the GPU has units for "
-        "it, and the dtype of the computation elsewhere."),
+        'it, but for `variant="lean"` with `msign="soft"`, and the dtype of the computation '
+        'elsewhere. `"svd"` does not use it.'),
     "graft": Option(_one_of("adam", "none"), ABSENT,
         '`"adam"` gives the update the norm of Adam\'s, `"none"` leaves it its own.'),
     "sides": Option(_one_of(*get_args(Sides)), "both",

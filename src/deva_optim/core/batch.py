@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from .codes import CODES, decode, encode_
-from .linalg import Number, both, over, scalar_dtype
+from .linalg import HALF, Number, both, over, scalar_dtype
 from .matrices import PARAMETER_SHAPED, Part
 from .parameters import Reading
-from .rounding import HALF, round_stochastically
+from .rounding import round_stochastically
 from .state import initial_state
 from .units import as_units
 

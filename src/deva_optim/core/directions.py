@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from .linalg import (
+    HALF,
     Columns,
     Product,
     StripProduct,
@@ -58,8 +59,6 @@ POLAR_EXPRESS: Final[tuple[Quintic, ...]] = (
     _POLAR_EXPRESS[-1],
 )
 
-_HALVES: Final = (torch.bfloat16, torch.float16)
-
 _ITERATIONS: Final[dict[str, tuple[tuple[Quintic, ...], float]]] = {
     "newton-schulz": (NEWTON_SCHULZ, 1.0),
     "polar-express": (POLAR_EXPRESS, _SAFETY),
@@ -97,7 +96,7 @@ def msign(X: Tensor, kind: MsignKind = "newton-schulz") -> Tensor:
             f"X must have at least two dimensions, got shape {tuple(X.shape)}; "
             "use torch.sign for a vector"
         )
-    A = X.float() if X.dtype in _HALVES else X
+    A = X.float() if X.dtype in HALF else X
     # torch.compile does not know the context, and takes over the one of its caller.
     with nullcontext() if torch.compiler.is_compiling() else torch._C._DisableAutocast():
         return value(polar(in_units(A), kind)).to(X.dtype)
@@ -164,7 +163,7 @@ def _soften(A: Tensor, dtype: torch.dtype) -> Tensor:
     X = A.mT if tall else A
     n, m = X.shape[-2:]
     coefficients = soft_steps(n) * (JORDAN,)
-    if dtype in _HALVES:  # by the steps of all of [A, c I], which need no Gram matrix in full
+    if dtype in HALF:  # by the steps of all of [A, c I], which need no Gram matrix in full
         ridge = torch.eye(n, dtype=A.dtype, device=A.device).div_(math.sqrt(n))
         both = torch.cat([X, ridge.expand(*X.shape[:-1], n)], -1).mul_(math.sqrt(0.5))
         last = _iterate(both.to(dtype), coefficients)
@@ -303,7 +302,7 @@ def _iterate(A: Tensor, coefficients: tuple[Quintic, ...]) -> Product:
     X = (A.mT if tall else A).reshape(-1, min(A.shape[-2:]), max(A.shape[-2:]))
     # In units of n³, with m = ρ n: 5 (2ρ + 1) products one way, 2ρ + 17 the other, which needs
     # the precision: in bfloat16 the small eigenvalues of K are lost to rounding.
-    long = X.shape[-1] > 1.5 * X.shape[-2] and X.dtype not in _HALVES
+    long = X.shape[-1] > 1.5 * X.shape[-2] and X.dtype not in HALF
     if long:
         factors = _by_gram(symmetric_products(X.shape[-2], X.device)(X, X.mT), coefficients), X
     else:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from . import linalg
 from .batch import Item
-from .linalg import Number, compute_dtype, constants, matrix_norms, norms
+from .linalg import Number, constants, matrix_norms, norms
 from .units import LARGEST_SIZE, UNSET, as_units, exponents_of, is_scaled, rescale_
 
 
@@ -46,7 +46,8 @@ def screen(
     else:
         alike: dict[tuple[torch.dtype, torch.device], list[Item]] = {}
         for e in items:
-            alike.setdefault((compute_dtype(e.grad), e.grad.device), []).append(e)
+            dtype = torch.float64 if e.grad.dtype == torch.float64 else torch.float32
+            alike.setdefault((dtype, e.grad.device), []).append(e)
         for (dtype, _), some in alike.items():
             found.append((some, norms([e.grad for e in some], dtype)))
     for some, size in found:

@@ -35,6 +35,9 @@ ORDINARY: Final = {
 
 # Devices and precision --------------------------------------------------------------------------
 
+HALF: Final = (torch.bfloat16, torch.float16)
+"""The dtypes in half precision."""
+
 
 def compute_dtype(X: Tensor) -> torch.dtype:
     """The precision of the computation: float64 for float64, float32 for everything else."""
@@ -319,7 +322,7 @@ def ordinary_norms(X: Tensor, *, keepdim: bool = False) -> Tensor | None:
     """The norms, if the host sees that no square in them has underflown or overflown."""
     if not host_sees(X.device):
         return None
-    dtype = compute_dtype(X)
+    dtype = torch.float64 if X.dtype == torch.float64 else torch.float32
     norm: Tensor = torch.linalg.vector_norm(X, dim=(-2, -1), keepdim=keepdim, dtype=dtype)
     low, high = ORDINARY[dtype]
     least, most = norm.aminmax()

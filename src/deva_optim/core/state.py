@@ -10,11 +10,10 @@ from torch import Tensor
 
 from .bases import BASES, SIDES
 from .codes import CODED, zero_codes
-from .linalg import compute_dtype
+from .linalg import HALF, compute_dtype
 from .matrices import PARAMETER_SHAPED, Part
 from .methods import Method, basis_sides
 from .parameters import Reading
-from .rounding import HALF
 from .units import UNSET
 
 # What steers the host, and so lives in its memory, also where another device is the default.
