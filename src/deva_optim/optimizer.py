@@ -17,7 +17,7 @@ from .core.batch import Batch, Item, batches, item
 from .core.gradients import SkipLog, check_gradient, screen
 from .core.linalg import compute_dtype, norms
 from .core.methods import METHODS, Method
-from .core.parameters import STRUCTURE, Reading, read
+from .core.parameters import STRUCTURE, Reading, place_name, read
 from .core.state import FORMER_AVERAGE, check_loaded, copied, named_dtypes, on_host, true_dtypes
 from .core.step import advance_, decay_
 from .local import Local, local_tensor
@@ -166,7 +166,7 @@ class BaseOptimizer(Optimizer):
     def _add(self, group: dict[str, Any]) -> None:
         known = {id(p) for g in self.param_groups for p in g["params"]}
         for i, member in enumerate(group["params"]):
-            default = f"parameter {i} of group {len(self.param_groups)}"
+            default = place_name(len(self.param_groups), i)
             name, param = member if isinstance(member, tuple) else (default, member)
             if not isinstance(param, Tensor):
                 continue  # torch has an error of its own for it

@@ -127,6 +127,7 @@ def _graph(backend: str, *key: object) -> Callable[[Batch], tuple[Term, Number]]
     for function in CONSTANTS:  # not where they are defined: that would import half of torch
         torch.compiler.assume_constant_result(function)  # type: ignore[no-untyped-call]
     own = FunctionType(computed.__code__.replace(), globals())
+    graph: Callable[[Batch], tuple[Term, Number]]
     graph = torch.compile(own, fullgraph=True, dynamic=False, backend=backend)
 
     def run(b: Batch) -> tuple[Term, Number]:
