@@ -69,6 +69,44 @@ def test_an_average_goes_on_after_a_checkpoint():
         assert all(map(torch.equal, params, again))
 
 
+@pytest.mark.parametrize("name", ["adamw", "deva"])
+def test_a_rate_that_changes_leaves_an_average_of_the_weights(name):
+    params = weights()
+    optimizer = OPTIMIZERS[name](params, ema_rate=0.0)
+    expected = [np.zeros(p.shape) for p in params]
+    generator = torch.Generator().manual_seed(1)
+    for t in range(1, 9):
+        for group in optimizer.param_groups:
+            group["ema_rate"] = rate = min(0.9, t / (10 + t))  # a warm-up
+        for p in params:
+            p.grad = torch.randn(p.shape, generator=generator)
+        optimizer.step()
+        weight = (1 - rate) / (1 - rate**t)
+        for A, p in zip(expected, params, strict=True):
+            A += weight * (p.detach().double().numpy() - A)
+    for group in optimizer.param_groups:
+        group["ema_rate"] = 0.999
+    with optimizer.averaged():
+        for A, p in zip(expected, params, strict=True):
+            # of each of eight steps three roundings of a number below four
+            np.testing.assert_allclose(p.detach().numpy(), A, rtol=0, atol=16 * 8 * 2**-24)
+
+
+def test_an_average_of_a_checkpoint_that_lacks_its_bias_correction_is_given_it():
+    params = weights()
+    optimizer = OPTIMIZERS["muon"](params, ema_rate=RATE)
+    trained(optimizer, params)
+    saved = copy.deepcopy(optimizer.state_dict())
+    for state in saved["state"].values():
+        state["iterate_avg"] = state.pop("weight_avg") * (1 - RATE**4)  # as it was kept once
+    again = [torch.nn.Parameter(p.detach().clone()) for p in params]
+    other = OPTIMIZERS["muon"](again, ema_rate=RATE)
+    other.load_state_dict(saved)
+    with optimizer.averaged(), other.averaged():
+        torch.testing.assert_close(again, params, rtol=2**-22, atol=0)  # a product, a quotient
+    assert all("iterate_avg" not in state for state in other.state.values())
+
+
 def test_matrices_of_a_stack_that_rest_are_averaged_as_the_others_are():
     p = torch.nn.Parameter(torch.ones(2, 3, 3))
     optimizer = OPTIMIZERS["muon"]([{"params": [p], "layout": "stack"}], ema_rate=RATE, lr=0.1)
@@ -89,7 +127,7 @@ def test_a_weight_in_half_precision_has_an_average_in_full():
     optimizer = OPTIMIZERS["muon"]([p], ema_rate=RATE)
     p.grad = torch.eye(3, dtype=torch.bfloat16)
     optimizer.step()
-    assert optimizer.state[p]["iterate_avg"].dtype == torch.float32
+    assert optimizer.state[p]["weight_avg"].dtype == torch.float32
     last = p.detach().clone()
     with optimizer.averaged():
         assert torch.equal(p, last)  # of a single step, it is what that has made
@@ -102,7 +140,7 @@ def test_where_there_is_no_average_it_is_said():
     with pytest.raises(ValueError, match="ema_rate is None, .*: construct DeVA with ema_rate=0.99"):
         optimizer.averaged()
     trained(optimizer, params)
-    assert all("iterate_avg" not in state for state in optimizer.state.values())
+    assert all("weight_avg" not in state for state in optimizer.state.values())
     for group in optimizer.param_groups:
         group["ema_rate"] = RATE
     with pytest.raises(ValueError, match=r"a parameter of shape \(6, 4\) has taken steps without"):

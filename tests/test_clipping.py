@@ -60,6 +60,16 @@ def test_a_bad_gradient_costs_the_others_nothing() -> None:
     assert params[0].grad.isinf().sum() == 1
 
 
+@pytest.mark.skipif(not hasattr(torch.Tensor, "grad_dtype"), reason="needs torch 2.9")
+def test_a_gradient_in_double_precision_is_clipped_as_any_other() -> None:
+    weight, other = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(1))
+    weight.grad_dtype = None  # any
+    weight.grad, other.grad = torch.full((3,), 2.0).double(), torch.full((1,), 2.0)
+    assert do.clip_grad_norm_(do.AdamW([weight, other]), 1.0) == pytest.approx([4.0])
+    assert_close(weight.grad, torch.full((3,), 0.5).double())
+    assert_close(other.grad, torch.full((1,), 0.5))
+
+
 @pytest.mark.parametrize("bad", [0.0, -1.0, float("nan")])
 def test_the_norm_must_be_positive(bad: float) -> None:
     with pytest.raises(ValueError, match="max_norm must be above 0, got"):

@@ -471,3 +471,9 @@ def test_adamw_goes_on_from_a_checkpoint_of_torch() -> None:
     with_maximum = torch.optim.AdamW(net().parameters(), amsgrad=True)
     with pytest.raises(ValueError, match="of method None"):
         optimizer.load_state_dict(with_maximum.state_dict())
+    with_penalty = torch.optim.Adam(net().parameters(), weight_decay=0.1).state_dict()
+    with_penalty["param_groups"][0]["decoupled_weight_decay"] = False  # as torch has it from 2.7 on
+    with pytest.raises(ValueError, match="state is of torch.optim.Adam, whose weight_decay 0.1 is"):
+        optimizer.load_state_dict(with_penalty)
+    with_penalty["param_groups"][0]["weight_decay"] = 0.0  # then it is the same method
+    optimizer.load_state_dict(with_penalty)

@@ -53,7 +53,7 @@ def test_docstrings_keep_what_the_source_has(cls):
 
 def test_a_sentence_of_a_class_stands_above_that_of_the_table():
     assert do.Shampoo.arguments["eps"] == "ε, added to the eigenvalues of L and R."
-    assert do.DeVA.arguments["eps"] == OPTIONS["eps"].text
+    assert do.DeVASinf.arguments["eps"] == OPTIONS["eps"].text
 
 
 def test_a_sentence_on_an_argument_that_there_is_not():

@@ -145,6 +145,20 @@ def test_drift_shows_that_the_covariance_has_moved():
     assert drifts[0] < FINDING < 1e-2 < drifts[1] < drifts[5]
 
 
+@pytest.mark.parametrize("name", ["deva", "deva-sinf", "soap", "splus"])
+def test_the_drift_of_a_first_step_does_not_depend_on_the_batch(name):
+    def drifts(foreach):
+        generator = torch.Generator().manual_seed(0)
+        params = [nn.Parameter(torch.zeros(4, 6)) for _ in range(2)]
+        for p in params:
+            p.grad = torch.randn(4, 6, generator=generator)
+        optimizer = OPTIMIZERS[name]([{"params": params, "role": "matrix", "foreach": foreach}])
+        optimizer.step()
+        return [row["drift_left"] for row in optimizer.telemetry().values()]
+
+    assert drifts(None) == pytest.approx(drifts(False), rel=0, abs=1e-5)  # rounding of float32
+
+
 def test_skipped_steps_are_counted_by_parameter():
     a, b = nn.Parameter(torch.eye(3)), nn.Parameter(torch.eye(3))
     optimizer = do.Muon([("a", a), ("b", b)])

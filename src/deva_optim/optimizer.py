@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, ClassVar, overload
+from operator import attrgetter
+from typing import Any, ClassVar, Final, overload
 
 import torch
 from torch import Tensor, nn
@@ -14,16 +15,24 @@ from torch.optim.optimizer import Optimizer, ParamsT, StateDict
 from .core.balance import first_phases
 from .core.batch import Batch, Item, batches, item
 from .core.gradients import SkipLog, check_gradient, screen
-from .core.linalg import norms
+from .core.linalg import compute_dtype, norms
 from .core.methods import METHODS, Method
-from .core.parameters import STRUCTURE, Reading, read
-from .core.state import check_loaded, copied, named_dtypes, on_host, true_dtypes
+from .core.parameters import STRUCTURE, Reading, place_name, read
+from .core.state import FORMER_AVERAGE, check_loaded, copied, named_dtypes, on_host, true_dtypes
 from .core.step import advance_, decay_
 from .local import Local, local_tensor
-from .options import check_parameter, checked_group, complete_, group_defaults
+from .options import (
+    check_parameter,
+    checked_group,
+    complete_,
+    group_defaults,
+    settle_momentum_,
+)
 from .routing.groups import param_groups
-from .routing.roles import Rates, assigned
+from .routing.roles import Rates, assigned, warn_of_unknown
 from .telemetry import Records, Telemetry, numbered
+
+_DTYPE: Final = attrgetter("dtype")
 
 
 class BaseOptimizer(Optimizer):
@@ -45,6 +54,7 @@ class BaseOptimizer(Optimizer):
         self._rates = Rates(options)
         self.telemetry_every = 100
         self._skips, self._records, self._steps = SkipLog(), Records(), 0
+        self._told: set[str] = set()  # of which keys of groups it was said that they mean nothing
         self._read: tuple[list[Any], list[Reading]] = [], []
         self._ranks = Local(options.get("process_group"), options.get("wire_dtype"))
         groups = param_groups(params) if isinstance(params, nn.Module) else params
@@ -59,8 +69,8 @@ class BaseOptimizer(Optimizer):
     def telemetry(self) -> Telemetry:
         """What the last recorded step did to each matrix: name → quantity → value.
 
-        The first step of each matrix is recorded and every hundredth after it, not of all in the
-        same step; `optimizer.telemetry_every` sets another interval, and 0 turns it off. A recorded
+        The first step is recorded, and every hundredth after it, not of all matrices in the same
+        step; `optimizer.telemetry_every` sets another interval, and 0 turns it off. A recorded
         step costs a few products more and takes the same trajectory, bit for bit. A parameter that
         is several matrices has a row for each, numbered; one without a name is called by its place.
         The quantities, so far as the method has them:
@@ -122,11 +132,11 @@ class BaseOptimizer(Optimizer):
                 "ema_rate is None, so that no average of the weights is kept: construct "
                 f"{type(self).__name__} with ema_rate=0.99, for example"
             )
-        averages = {p: x["iterate_avg"] for p, x in self.state.items() if "iterate_avg" in x}
+        averages = {p: x["weight_avg"] for p, x in self.state.items() if "weight_avg" in x}
         found = []
         for group in rated:
             for p in group["params"]:
-                if (t := int(self.state.get(p, {}).get("step", 0))) == 0:
+                if int(self.state.get(p, {}).get("step", 0)) == 0:
                     continue
                 if p not in averages:
                     raise ValueError(
@@ -134,10 +144,10 @@ class BaseOptimizer(Optimizer):
                         f"{tuple(p.shape)} has taken steps without an average: set it before the "
                         "first step, and load a checkpoint that was saved with it"
                     )
-                found.append((p, 1 - group["ema_rate"] ** t))
+                found.append(p)
         with torch.no_grad():
             averages |= self._ranks.blocks(averages)
-        return _averaged([(local_tensor(p), averages[p], mass) for p, mass in found], share)
+        return _averaged([(local_tensor(p), averages[p]) for p in found], share)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters, as several if they differ in role or rate.
@@ -145,6 +155,7 @@ class BaseOptimizer(Optimizer):
         An error leaves the groups as they were.
         """
         before = len(self.param_groups)
+        warn_of_unknown(param_group, self._told)
         try:
             for group in assigned(param_group, by_model=self.by_model, rates=self._rates):
                 self._add(checked_group(self.defaults, group))
@@ -155,7 +166,7 @@ class BaseOptimizer(Optimizer):
     def _add(self, group: dict[str, Any]) -> None:
         known = {id(p) for g in self.param_groups for p in g["params"]}
         for i, member in enumerate(group["params"]):
-            default = f"parameter {i} of group {len(self.param_groups)}"
+            default = place_name(len(self.param_groups), i)
             name, param = member if isinstance(member, tuple) else (default, member)
             if not isinstance(param, Tensor):
                 continue  # torch has an error of its own for it
@@ -182,17 +193,18 @@ class BaseOptimizer(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        items = self.items()
-        shared: Iterator[Batch] = iter(())
-        if self._ranks.shared:  # they are checked before anything is changed
-            shared = self._ranks.batches(self.readings(), self.state, self._skips)
-        updated, resting = screen(items, self._skips)
-        for e in resting:
-            decay_(e)
-        for some in (batches(updated), shared):
-            for i, batch in enumerate(some):
-                self._advance(batch, i)
-        self._steps += 1
+        with torch._C._DisableAutocast():  # a step has its own precision, wherever it is taken
+            items = self.items()
+            shared: Iterator[Batch] = iter(())
+            if self._ranks.shared:  # they are checked before anything is changed
+                shared = self._ranks.batches(self.readings(), self.state, self._skips)
+            updated, resting = screen(items, self._skips)
+            for e in resting:
+                decay_(e)
+            for some in (batches(updated), shared):
+                for i, batch in enumerate(some):
+                    self._advance(batch, i)
+            self._steps += 1
         return loss
 
     def items(self) -> list[Item]:
@@ -229,13 +241,21 @@ class BaseOptimizer(Optimizer):
         """How each parameter is read; groups that have changed are read anew."""
         key: list[Any] = []
         for group in self.param_groups:
-            key.append(id(group))
+            key += id(group), len(group)
             key += map(group.get, STRUCTURE)
             key += map(id, group["params"])
+            key += map(_DTYPE, group["params"])
         if key != self._read[0]:
-            self._read = key, read(self.param_groups, self.methods)
+            if settle_momentum_(self.param_groups, self.defaults):
+                return self.readings()
+            found = read(self.param_groups, self.methods)
             # Others may have been put in the place of the parameters that were added.
-            self._find_shared([r.param for r in self._read[1]])
+            self._find_shared([r.param for r in found])
+            for group in self.param_groups:
+                warn_of_unknown(group, self._told)
+            own = [r for r in found if r.param not in self._ranks.shared]
+            check_loaded([r for r in own if self.state.get(r.param)], self.state)
+            self._read = key, found
         return self._read[1]
 
     def _advance(self, batch: Batch, place: int) -> None:
@@ -253,7 +273,7 @@ class BaseOptimizer(Optimizer):
         kinds: defaultdict[tuple[Any, ...], list[Any]] = defaultdict(list)
         for r in self.readings():
             if r.param.grad is not None and r.param not in self._ranks.shared:
-                kinds[r.dtype, r.param.device].append(r.param)
+                kinds[compute_dtype(r.param.grad), r.param.device].append(r.param)
         found: dict[Tensor, float] = {}
         for (dtype, _), params in kinds.items():
             squares = norms([p.grad for p in params], dtype).square()
@@ -279,6 +299,13 @@ class BaseOptimizer(Optimizer):
                 raise ValueError(
                     f"the state is of method {method!r}, this optimizer is {ours['method']!r}; "
                     "load it into an optimizer of the same kind"
+                )
+            foreign = "method" not in theirs and theirs.get("decoupled_weight_decay") is False
+            if foreign and theirs.get("weight_decay"):
+                raise ValueError(
+                    "the state is of torch.optim.Adam, whose weight_decay "
+                    f"{theirs['weight_decay']} is added to the gradient; there is no such method "
+                    "here. Load one with weight_decay=0, or one of torch.optim.AdamW"
                 )
         loaded: StateDict = {}
 
@@ -312,7 +339,8 @@ class BaseOptimizer(Optimizer):
         with_state = [r for r in self.readings() if self.state.get(r.param)]
         for group in self.param_groups:
             states = [self.state[p] for p in group["params"] if self.state.get(p)]
-            if states and not any("iterate_avg" in found for found in states):
+            averages = {"weight_avg", FORMER_AVERAGE}
+            if states and averages.isdisjoint(key for found in states for key in found):
                 group["ema_rate"] = None  # once every group had a rate, whether it was used or not
         check_loaded(with_state, self.state)
         self._ranks.load_state_(with_state, self.state)
@@ -327,7 +355,7 @@ class BaseOptimizer(Optimizer):
                 "an optimizer whose parameters are shared by several ranks cannot be copied or "
                 "pickled; make another one and load the state_dict of this one into it"
             )
-        own = ("_skips", "_records", "_steps", "_ranks", "_rates", "telemetry_every")
+        own = ("_skips", "_records", "_steps", "_ranks", "_rates", "_told", "telemetry_every")
         kept = {key: getattr(self, key) for key in own}
         return {**super().__getstate__(), **kept, "_read": ([], [])}
 
@@ -350,16 +378,15 @@ def _portable(optimizer: Optimizer, state_dict: StateDict) -> StateDict:
 
 
 @contextmanager
-def _averaged(found: list[tuple[Tensor, Tensor, float]], share: float) -> Iterator[None]:
-    """While it lasts, each X holds (1 − share) X + share A / mass."""
-    last = [X.detach().clone() for X, _, _ in found]
+def _averaged(found: list[tuple[Tensor, Tensor]], share: float) -> Iterator[None]:
+    """While it lasts, each X holds (1 − share) X + share A."""
+    last = [X.detach().clone() for X, _ in found]
     with torch.no_grad():
-        for X, A, mass in found:
-            average = A / mass
-            X.copy_(average if share == 1 else X.to(A.dtype).lerp(average, share))
+        for X, A in found:
+            X.copy_(A if share == 1 else X.to(A.dtype).lerp(A, share))
     try:
         yield
     finally:
         with torch.no_grad():
-            for (X, _, _), old in zip(found, last, strict=True):
+            for (X, _), old in zip(found, last, strict=True):
                 X.copy_(old)

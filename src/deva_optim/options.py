@@ -174,7 +174,8 @@ OPTIONS: Final[Mapping[str, Option]] = {
         "where they are small enough for that to be faster."),
     "compile": Option(_compile, False,
         "Compute the update of each shape by a graph of `torch.compile`: True, or the name of a "
-        "backend. The first steps take longer, by some seconds for each shape."),
+        "backend. The first steps take longer, by some seconds for each shape. Betas and ε are "
+        "constants of it; from the ninth value of them on the update is not compiled."),
     "fused": Option(_flag_or_none, ABSENT,
         "Accepted for the sake of code that was written for `torch.optim`; it changes nothing."),
     "amsgrad": Option(_unsupported, ABSENT,
@@ -214,7 +215,8 @@ OPTIONS: Final[Mapping[str, Option]] = {
         "`torch.optim.Muon` does by default."),
     "msign_dtype": Option(_dtype, None,
         "dtype of the products of the matrix sign. None is bfloat16 where the GPU has units for "
-        "it, and the dtype of the computation elsewhere."),
+        'it, but for `variant="lean"` with `msign="soft"`, and the dtype of the computation '
+        'elsewhere. `"svd"` does not use it.'),
     "graft": Option(_one_of("adam", "none"), ABSENT,
         '`"adam"` gives the update the norm of Adam\'s, `"none"` leaves it its own.'),
     "sides": Option(_one_of(*get_args(Sides)), "both",
@@ -364,6 +366,27 @@ def _settle_betas(
         group["momentum"] = given.get("momentum", betas[0])
     elif "momentum" in group and "betas" in group:
         group["betas"] = (group.pop("momentum"), *group["betas"][1:])
+
+
+def settle_momentum_(groups: Iterable[dict[str, Any]], defaults: Mapping[str, Any]) -> bool:
+    """Make a `momentum` that was written into a group with `betas` the first of them.
+
+    It would stand above all betas that are written later. Returns whether there was any. Where the
+    name is `momentum`, schedulers of torch write it into groups of vectors, too, and it does.
+    """
+    found = False
+    for group in groups:
+        if "momentum" not in group or "betas" not in group:
+            continue
+        if "momentum" not in defaults:
+            group["betas"] = (group.pop("momentum"), *group["betas"][1:])
+            found = True
+        elif not _holds_rest(group):
+            raise ValueError(
+                f"a parameter group has betas {group['betas']} beside its momentum "
+                f"{group['momentum']}, which alone counts here; write group['momentum']"
+            )
+    return found
 
 
 _T = TypeVar("_T")

@@ -10,7 +10,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 @dataclass(frozen=True)
 class Trapezoid:
-    """What multiplies the learning rate in a step: a rise from zero, a constant, a line to zero.
+    """What multiplies the learning rate in a step: a line to one, a constant, a line to zero.
 
     Attributes:
         steps: Those of the run; from there on the factor is zero.
@@ -52,7 +52,7 @@ def trapezoid(
     Args:
         optimizer: Any optimizer of torch.
         steps: Those of the run. Call the scheduler's `step()` after each `optimizer.step()`.
-        warmup: The share of the steps in which the rate rises from zero.
+        warmup: The share of the steps in which the rate rises to its value, along a line.
         decay: The share of the steps, the last ones, in which it falls to zero.
         last_epoch: Where to go on, as for any scheduler of torch; −1 is the start.
 

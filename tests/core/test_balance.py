@@ -115,6 +115,14 @@ def test_every_parameter_is_refreshed_at_its_own_steps(kind):
     assert sorted(steps[-1] % 4 for steps in found) == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
+def test_frozen_matrices_take_no_part_in_the_phases():
+    """With LoRA they would leave one phase for all adapters, which are small beside them."""
+    frozen = [nn.Parameter(torch.randn(64, 64), requires_grad=False) for _ in range(4)]
+    params = matrices(4)
+    found = renewals(do.DeVASinf(frozen + params, refresh_every=4), params, 9)
+    assert sorted(steps[-1] % 4 for steps in found) == [0, 1, 2, 3]
+
+
 def test_without_staggering_all_come_at_once():
     params = matrices(3)
     found = renewals(do.DeVASinf(params, refresh_every=4, stagger=False), params, 9)

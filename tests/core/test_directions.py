@@ -115,6 +115,17 @@ def test_zero_stays_zero_and_dtypes_stay_theirs(kind, dtype):
     assert msign(torch.randn(2, 3, 4).to(dtype), kind).dtype == dtype
 
 
+@pytest.mark.parametrize("kind", MSIGN_KINDS)
+def test_neither_autocast_nor_a_gradient_changes_a_sign(kind):
+    X = torch.randn(512, 512)  # a size from which on half of the symmetric products is computed
+    expected = msign(X, kind)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(msign(X, kind), expected)
+    found = msign(X.requires_grad_(), kind)
+    assert torch.equal(found, expected)
+    assert not found.requires_grad
+
+
 def test_directions_without_signal_have_sign_zero():
     X = torch.zeros(3, 3, dtype=torch.float64)
     X[0, 0] = 2.0

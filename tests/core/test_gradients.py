@@ -114,6 +114,38 @@ def test_skips_are_counted_and_warned_about(path):
     assert optimizer.skipped == (1 if path == "host" else 2)
 
 
+def test_each_name_is_counted_once_whoever_else_has_a_gradient(monkeypatch):
+    """Experts without tokens have none: every step may have other names."""
+    monkeypatch.setattr(linalg, "host_sees", lambda device: False)
+    params = [nn.Parameter(torch.ones(3)) for _ in range(5)]
+    optimizer = do.AdamW([(name, p) for name, p in zip("abcde", params, strict=True)])
+    expected = dict.fromkeys("abcde", 0)
+    for i in range(1, 2**5):
+        for k, (name, p) in enumerate(zip("abcde", params, strict=True)):
+            bad = (i + k) % 7 == 0
+            p.grad = torch.full((3,), torch.nan if bad else 1.0) if i >> k & 1 else None
+            expected[name] += bad and p.grad is not None
+        step(optimizer)
+    log = optimizer._skips
+    assert {name: log.of(name) for name in "abcde"} == expected
+    assert optimizer.skipped == sum(expected.values()) > 5
+    assert [len(counts) for counts in log.copies.values()] == [5]
+
+
+def test_a_skip_is_news_once(monkeypatch):
+    monkeypatch.setattr(linalg, "host_sees", lambda device: False)
+    a, b = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
+    optimizer = do.AdamW([("a", a), ("b", b)])
+    a.grad = torch.full((3,), torch.nan)
+    optimizer.step()
+    a.grad = b.grad = torch.ones(3)
+    with pytest.warns(RuntimeWarning, match="the gradient of a was not finite"):
+        optimizer.step()
+    for _ in range(3):
+        assert optimizer._skips.report() == set()
+        optimizer.step()
+
+
 def test_warnings_thin_out():
     p = nn.Parameter(torch.ones(3))
     optimizer = do.AdamW([p])

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from deva_optim.core.rounding import HALF, round_stochastically
+from deva_optim.core.linalg import HALF
+from deva_optim.core.rounding import round_stochastically
 
 halves = pytest.mark.parametrize("dtype", HALF, ids=str)
 

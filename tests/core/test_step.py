@@ -1,6 +1,7 @@
 """The step: on an accelerator it never waits for a value, and it starts each basis in time."""
 
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,7 +9,9 @@ from torch import Tensor, nn
 
 import deva_optim as do
 from deva_optim.core import linalg
+from deva_optim.core.batch import Kind
 from deva_optim.core.state import on_host
+from deva_optim.core.step import _due
 from helpers import HALF, OPTIMIZERS, off_diagonal
 
 # What an accelerator asks for --------------------------------------------------------------------
@@ -69,7 +72,7 @@ def test_a_step_never_waits_for_the_device(name, dtype, state_dtype, monkeypatch
 
 
 def test_once_the_bases_stand_a_step_asks_nothing_of_the_device(monkeypatch):
-    """No value is read back: what capturing a step in a graph, and not stalling it, needs."""
+    """No value is read back, so that the device is never without work."""
     monkeypatch.setattr(linalg, "host_sees", lambda device: False)
     params = [nn.Parameter(torch.randn(shape)) for shape in SHAPES]
     optimizer = do.DeVA(params)
@@ -91,6 +94,61 @@ def test_once_the_bases_stand_a_step_asks_nothing_of_the_device(monkeypatch):
     for name in real:
         monkeypatch.setattr(Tensor, name, refuse(name))
     optimizer.step()
+
+
+@pytest.mark.parametrize("name", ["muon", "adamw", "deva-linf"])
+def test_a_steady_step_sends_no_numbers_to_the_device(name, monkeypatch):
+    """The host waits until they have arrived: what limits and units are is sent once."""
+    params, optimizer = on_meta(name, monkeypatch, torch.float32)
+    for state in optimizer.state.values():
+        state["exponent"].fill_(56)
+    for p in params:
+        p.grad = torch.empty_like(p)
+    optimizer.step()
+    to, tensor = Tensor.to, torch.tensor
+
+    def checked_to(self: Tensor, *args: object, **options: object) -> Tensor:
+        found = to(self, *args, **options)
+        assert self.is_meta or not found.is_meta
+        return found
+
+    def checked_tensor(*args: object, **options: object) -> Tensor:
+        found = tensor(*args, **options)
+        assert not found.is_meta
+        return found
+
+    monkeypatch.setattr(Tensor, "to", checked_to)
+    monkeypatch.setattr(torch, "tensor", checked_tensor)
+    optimizer.step()
+
+
+def test_the_batches_of_a_shape_share_their_numbers(path, monkeypatch):
+    counts, real = [], Kind._count
+
+    def counted(kind: Kind) -> linalg.Number:
+        counts.append(len(kind.items))
+        return real(kind)
+
+    monkeypatch.setattr(Kind, "_count", counted)
+    params = [nn.Parameter(torch.randn(3, 4)) for _ in range(3)]
+    optimizer = do.AdamW(params, foreach=False)  # a batch for each of them, as large ones have
+    for p in params:
+        p.grad = torch.randn_like(p)
+    optimizer.step()
+    assert counts == [3]
+
+
+def test_a_step_that_a_cuda_graph_captures_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    assert linalg.is_captured(torch.device("cuda"))
+    assert not linalg.is_captured(torch.device("cpu"))
+    monkeypatch.setattr(linalg, "host_sees", lambda device: False)
+    monkeypatch.setattr(linalg, "is_captured", lambda device: True)
+    p = nn.Parameter(torch.ones(3, 3))
+    p.grad = torch.ones(3, 3)
+    with pytest.raises(RuntimeError, match=r"captured in a CUDA graph.*step\(\) outside of it"):
+        do.Muon([p]).step()
+    assert torch.equal(p, torch.ones(3, 3))
 
 
 # When a basis starts ----------------------------------------------------------------------------
@@ -134,6 +192,16 @@ def test_a_batch_starts_matrix_by_matrix():
         optimizer.step()
     torch.testing.assert_close(p[1], alone, rtol=0, atol=1e-14)  # rounding of float64
     assert p[0].abs().sum() > 0
+
+
+def test_the_members_that_are_due_are_in_their_order():
+    """What is taken of all of them is taken as it is, without a look at their order."""
+    items = [
+        SimpleNamespace(clock=clock, renews=renews)
+        for clock, renews in ((3, True), (4, False), (3, False), (8, True))
+    ]
+    batch = SimpleNamespace(items=items, group={"refresh_every": 4})
+    assert _due(batch) == [0, 1, 3]
 
 
 def test_the_gradient_is_judged_in_the_basis_of_those_before_it():

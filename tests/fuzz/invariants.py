@@ -220,7 +220,7 @@ def _remembers(
     for key, x in state.items():
         name, dot, number = key.partition(".")
         # the average of the weights follows the weight, which decays
-        if name in (*_COUNTERS, "iterate_avg") or dot + number not in ("", suffix):
+        if name in (*_COUNTERS, "weight_avg") or dot + number not in ("", suffix):
             continue
         if not before and not name.startswith(("exp_avg", "covariance")):
             continue  # what a state starts from is not zero for all of it

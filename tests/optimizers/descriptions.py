@@ -221,7 +221,7 @@ def _bad_params(weight: nn.Parameter) -> list[tuple[Any, Any, str]]:
     return [
         (weight, TypeError, "iterable of Tensors or dicts"),
         ([], ValueError, "empty parameter list|at least one parameter"),
-        ([weight, weight], ValueError, "parameter 1 of group 0 is given twice"),
+        ([weight, weight], ValueError, r"param_groups\[0\]\['params'\]\[1\] is given twice"),
         ([("a", weight), ("b", weight)], ValueError, "b is given twice"),
         (twice, ValueError, "is given twice; every parameter belongs to one group"),
         ([("weight", weight), other], BAD_LIST, "with/without names|names for all .* or for none"),

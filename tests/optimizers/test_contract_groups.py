@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch.optim import lr_scheduler
+from torch import nn
+from torch.optim import Optimizer, lr_scheduler
+from torch.testing import assert_close
 
 from helpers import (
     OPTIMIZERS,
@@ -205,3 +207,100 @@ def test_gradient_scaler(name: str) -> None:
             same(params, before)
     descend(build(name, plain), plain, targets, steps=5)
     same(params, plain)  # scales are powers of two: they come off without rounding
+
+
+# What is written into a group later --------------------------------------------------------------
+
+
+def stepped(name: str, **options: Any) -> tuple[nn.Parameter, Optimizer, dict[str, Any]]:
+    """A matrix after its first step, its optimizer and its group."""
+    (p,) = parameters((5, 6))
+    optimizer = build(name, [p], **options)
+    advance(optimizer, [p], gradients([p], 1))
+    return p, optimizer, optimizer.param_groups[0]
+
+
+@pytest.mark.parametrize("name", ["muon", "signum"])
+def test_betas_are_refused_where_the_name_is_momentum(name: str) -> None:
+    p, optimizer, group = stepped(name)
+    before = p.detach().clone()
+    group["betas"] = (0.5, 0.9)
+    with pytest.raises(ValueError, match=r"write group\['momentum'\]"):
+        optimizer.step()
+    same(p.detach(), before)
+
+
+@pytest.mark.parametrize("role", ["matrix", "vector"])
+def test_a_momentum_does_not_stand_above_betas_that_are_written_later(role: str) -> None:
+    p, optimizer, group = stepped("deva", role=role)
+    group["momentum"] = 0.5
+    optimizer.step()
+    assert "momentum" not in group
+    assert group["betas"][0] == 0.5
+    scheduler = lr_scheduler.OneCycleLR(optimizer, 0.01, total_steps=10, base_momentum=0.0)
+    for _ in range(4):
+        optimizer.step()
+        scheduler.step()
+    first = group["betas"][0]
+    before = optimizer.state[p]["exp_avg"].clone()
+    p.grad = torch.zeros_like(p)
+    p.grad[0, 0] = 1.0
+    optimizer.step()
+    assert 0.0 < first < 0.5
+    assert_close(optimizer.state[p]["exp_avg"][1:], first * before[1:], rtol=2**-22, atol=0)
+
+
+@pytest.mark.parametrize("key", ["adjust_lr_fn", "graft", "rest_lr", "weight_decy"])
+def test_a_key_that_means_nothing_is_told_of_once(key: str) -> None:
+    _, optimizer, group = stepped("muon")
+    group[key] = 0.1
+    with pytest.warns(UserWarning, match=f"the key '{key}', which means nothing here"):
+        optimizer.step()
+    group["swa_lr"] = group["initial_lr"] = 0.1  # as schedulers of torch do
+    optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value", "message"),
+    [
+        ("deva-sinf", "variant", "factored", "has no exp_avg_rows"),
+        ("muon", "role", "vector", "has no exp_avg_sq"),
+        ("soap", "role", "vector", "has covariance_left, which .* leave out"),
+        ("muon", "split", (2, 3), "has exponent, which .* leave out"),
+        ("deva-sinf", "sides", "short", "has covariance_right, which .* leave out"),
+        ("deva-sinf-short", "sides", "both", "has no covariance_right"),
+        ("deva-sinf", "max_dim", 5, "has covariance_right, which .* leave out"),
+    ],
+)
+def test_what_decides_the_state_is_set_before_the_first_step(
+    name: str, key: str, value: Any, message: str
+) -> None:
+    _, optimizer, group = stepped(name)
+    old, group[key] = group[key], value
+    with pytest.raises(ValueError, match=f"{message}.*before the first step"):
+        optimizer.step()
+    group[key] = old
+    optimizer.step()
+
+
+def test_an_emptied_state_starts_as_the_options_are_then() -> None:
+    p, optimizer, group = stepped("adamw", lr=0.0)
+    optimizer.state.clear()
+    group["ema_rate"] = 0.5
+    optimizer.step()
+    before = p.detach().clone()
+    with optimizer.averaged():
+        same(p.detach(), before)
+
+
+def test_a_weight_in_another_precision_is_read_anew() -> None:
+    p, optimizer, _ = stepped("adamw")
+    p.data = p.data.bfloat16()
+    p.grad = torch.ones_like(p)
+    optimizer.step()
+    optimizer.step()
+    assert optimizer.state[p]["rounding"] == 2
+    p.data = p.data.double()
+    p.grad = torch.ones_like(p)
+    optimizer.step()
+    assert [r.dtype for r in optimizer.readings()] == [torch.float64]

@@ -110,3 +110,26 @@ def test_state_dtype_rounds_and_no_more(name: str) -> None:
         # bfloat16 has eight bits: each of four steps rounds by 2⁻⁸ of the average at the most. The
         # errors before the last one have decayed, which is the margin.
         assert_close(small, wide, rtol=0, atol=4 * 2**-8 * wide.abs().max().item())
+
+
+@every
+def test_autocast_around_a_step_changes_nothing(name: str) -> None:
+    start = parameters(*SHAPES)
+    history = gradients(start, 3)
+    expected = trained(name, start, history)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        same(trained(name, start, history), expected)
+
+
+def test_autocast_around_a_step_reaches_its_closure() -> None:
+    (p,) = parameters((3, 3))
+    p.grad = torch.ones_like(p)
+    products = []
+
+    def closure() -> float:
+        products.append(p @ p)
+        return 0.0
+
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        build("muon", [p]).step(closure)
+    assert products[0].dtype == torch.bfloat16

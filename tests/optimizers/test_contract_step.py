@@ -6,6 +6,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 import deva_optim as do
+from deva_optim.core import codes, directions
 from deva_optim.core.batch import Batch
 from deva_optim.core.step import advance_
 from helpers import (
@@ -160,3 +161,17 @@ def test_requires_grad_may_be_toggled(name: str) -> None:
     for p, target, steps in zip(clones(start), targets, (8, 10), strict=True):
         descend(build(name, [p]), [p], [target], steps)
         same(p, params[0 if steps == 8 else 1])
+
+
+@every
+@pytest.mark.parametrize("state_dtype", [None, "int8"])
+def test_another_default_device_changes_nothing(name: str, state_dtype: str | None) -> None:
+    # Numbers that are not said to be on the CPU would be on the meta device, without values.
+    start = [*parameters(*SHAPES), *parameters((4, 4), dtype=torch.bfloat16)]
+    history = gradients(start, 3)
+    expected = trained(name, start, history, state_dtype=state_dtype)
+    codes._tables.cache_clear()
+    directions._fewest_quintics.cache_clear()
+    with torch.device("meta"):
+        found = trained(name, start, history, state_dtype=state_dtype)
+    same(found, expected)

@@ -41,11 +41,12 @@ def share_out(costs: Sequence[int], load: list[int]) -> list[int]:
 def first_phases(readings: Iterable[Reading]) -> dict[Tensor, int]:
     """Where the clocks of all parameters start, so that the refreshes are spread over the steps.
 
-    Small matrices of the lean variant that are one batch stay together, as one batch is cheaper.
+    Frozen ones take no part. Small matrices of the lean variant that are one batch stay together,
+    as one batch is cheaper.
     """
     units: defaultdict[int, dict[object, list[Reading]]] = defaultdict(dict)  # by period
     for r in readings:
-        if r.group["stagger"] and r.method.basis is not None:
+        if r.group["stagger"] and r.method.basis is not None and r.param.requires_grad:
             together = r.method.lean and max(min(part.shape[-2:]) for part in r.parts) < LARGE
             unit = (id(r.group), r.parts) if together else r.param
             units[r.group["refresh_every"]].setdefault(unit, []).append(r)

@@ -112,7 +112,7 @@ def refresh_(L: Tensor, Q: Tensor, *, rank: Number = torch.inf) -> None:
         A.fill_(torch.nan)
     Q.scatter_(-1, order.unsqueeze(-2).expand_as(Q), A)  # column i to where it came from
     if Q.device.type == "cpu" and not Q.sum().isfinite():
-        Q.copy_(torch.eye(Q.shape[-1], dtype=Q.dtype))
+        Q.copy_(torch.eye(Q.shape[-1], dtype=Q.dtype, device=Q.device))
         eigenbasis_(L, Q)
 
 

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from .codes import CODES, decode, encode_
-from .linalg import Number, both, over, scalar_dtype
+from .linalg import HALF, Number, both, over, scalar_dtype
 from .matrices import PARAMETER_SHAPED, Part
 from .parameters import Reading
-from .rounding import HALF, round_stochastically
+from .rounding import round_stochastically
 from .state import initial_state, on_host
 from .units import as_units
 
@@ -35,7 +35,7 @@ LARGE: Final = 128
 # The state that a step works on. It changes the averages of every batch.
 _AVERAGES: Final = (
     *("exp_avg", "exp_avg_sq", "exp_avg_rows", "exp_avg_cols"),
-    *("variance_short", "variance_long", "iterate_avg"),
+    *("variance_short", "variance_long", "weight_avg"),
 )
 _MEASURED: Final = "variance_short"  # of a covariance, if there is a basis, and no average then
 _STATE: Final = (
@@ -117,6 +117,7 @@ def item(
     if not state:
         shaped = param if like is None else like
         state.update(initial_state(shaped, reading.group, reading.method, parts, phase))
+        reading.names = None
     if not state["exponent" + reading.suffixes[0]].is_cpu:
         # Loops that load a state, or free a device for a while, may move all of it to the device.
         state.update({key: x.cpu() for key, x in state.items() if on_host(key)})
@@ -364,9 +365,11 @@ def batches(items: Iterable[Item]) -> Iterator[Batch]:
     for key, members in kinds.items():
         index, size = key[-1], _most(members[0])
         kind = Kind(members, index)
-        # Where matrices begin or rest, their counts of steps change during the step, so that such a
-        # batch shares no numbers with others; nor does one whose numbers are part of a graph.
-        apart = members[0].waiting > 0 or kind.masked or kind.compiled
+        # Where matrices begin, or may rest and have counts of their own, these change during the
+        # step, so that such a batch shares no numbers with others; nor does one whose numbers are
+        # part of a graph.
+        rests = kind.masked and "idle" + kind.suffix in members[0].state
+        apart = members[0].waiting > 0 or rests or kind.compiled
         for start in range(0, len(members), size):
             some = slice(start, start + size)
             if apart:

@@ -115,12 +115,12 @@ def _tables(dtype: torch.dtype, device: torch.device) -> _Tables:
         for count in [2 ** (powers - 1 - power)]
         for i in range(1, count + 1)
     ]
-    numbers = torch.tensor([0.0, *positive], dtype=torch.float64)
+    numbers = torch.tensor([0.0, *positive], dtype=torch.float64, device="cpu")
     bounds = ((numbers[1:] + numbers[:-1]) / 2).float()
     if dtype == torch.uint8:
         bounds[0] = 0.0  # the first code is for zero alone
-    bits = torch.arange(_FIRST, _FIRST + _BINS, dtype=torch.int32).bitwise_left_shift(_BITS)
-    smallest = bits.view(torch.float32).clone()
+    bins = torch.arange(_FIRST, _FIRST + _BINS, dtype=torch.int32, device="cpu")
+    smallest = bins.bitwise_left_shift(_BITS).view(torch.float32).clone()
     smallest[0] = 0.0
     code = torch.bucketize(smallest, bounds)
     bound = torch.cat((bounds, bounds.new_tensor([torch.inf])))[code]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cache
 from typing import Final, Literal, get_args
 
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from .linalg import (
+    HALF,
     Columns,
     Product,
     StripProduct,
@@ -57,19 +59,19 @@ POLAR_EXPRESS: Final[tuple[Quintic, ...]] = (
     _POLAR_EXPRESS[-1],
 )
 
-_HALVES: Final = (torch.bfloat16, torch.float16)
-
 _ITERATIONS: Final[dict[str, tuple[tuple[Quintic, ...], float]]] = {
     "newton-schulz": (NEWTON_SCHULZ, 1.0),
     "polar-express": (POLAR_EXPRESS, _SAFETY),
 }
 
 
+@torch.no_grad()
 def msign(X: Tensor, kind: MsignKind = "newton-schulz") -> Tensor:
     """The matrix sign of X: its polar factor U Vᵀ, of the shape and dtype of X.
 
-    Half precision is computed in float32. A zero matrix, and with ``"svd"`` every direction whose
-    singular value is rounding noise, has sign zero.
+    Half precision is computed in float32, and `torch.autocast` changes nothing. No gradient flows
+    through it. A zero matrix, and with ``"svd"`` every direction whose singular value is rounding
+    noise, has sign zero.
 
     ``"soft"`` is (X Xᵀ + c² I)^(−½) X, c being the root mean square of the singular values, at the
     norm of U Vᵀ: what lies well below c is not lifted to one. It takes two to four steps.
@@ -94,8 +96,10 @@ def msign(X: Tensor, kind: MsignKind = "newton-schulz") -> Tensor:
             f"X must have at least two dimensions, got shape {tuple(X.shape)}; "
             "use torch.sign for a vector"
         )
-    A = X.float() if X.dtype in _HALVES else X
-    return value(polar(in_units(A), kind)).to(X.dtype)
+    A = X.float() if X.dtype in HALF else X
+    # torch.compile does not know the context, and takes over the one of its caller.
+    with nullcontext() if torch.compiler.is_compiling() else torch._C._DisableAutocast():
+        return value(polar(in_units(A), kind)).to(X.dtype)
 
 
 def polar(
@@ -159,7 +163,7 @@ def _soften(A: Tensor, dtype: torch.dtype) -> Tensor:
     X = A.mT if tall else A
     n, m = X.shape[-2:]
     coefficients = soft_steps(n) * (JORDAN,)
-    if dtype in _HALVES:  # by the steps of all of [A, c I], which need no Gram matrix in full
+    if dtype in HALF:  # by the steps of all of [A, c I], which need no Gram matrix in full
         ridge = torch.eye(n, dtype=A.dtype, device=A.device).div_(math.sqrt(n))
         both = torch.cat([X, ridge.expand(*X.shape[:-1], n)], -1).mul_(math.sqrt(0.5))
         last = _iterate(both.to(dtype), coefficients)
@@ -281,7 +285,7 @@ def best_quintic(least: float, most: float) -> tuple[Quintic, float]:
     x = [least, (3 * least + most) / 4, (least + 3 * most) / 4, most]
     for _ in range(100):
         rows = [[y, y**3, y**5, (-1.0) ** i] for i, y in enumerate(x)]
-        powers = torch.tensor(rows, dtype=torch.float64)
+        powers = torch.tensor(rows, dtype=torch.float64, device="cpu")
         a, b, c, error = torch.linalg.solve(powers, torch.ones_like(powers[0])).tolist()
         root = math.sqrt(9 * b * b - 20 * a * c)
         inner = [math.sqrt((-3 * b + sign * root) / (10 * c)) for sign in (-1, 1)]
@@ -298,7 +302,7 @@ def _iterate(A: Tensor, coefficients: tuple[Quintic, ...]) -> Product:
     X = (A.mT if tall else A).reshape(-1, min(A.shape[-2:]), max(A.shape[-2:]))
     # In units of n³, with m = ρ n: 5 (2ρ + 1) products one way, 2ρ + 17 the other, which needs
     # the precision: in bfloat16 the small eigenvalues of K are lost to rounding.
-    long = X.shape[-1] > 1.5 * X.shape[-2] and X.dtype not in _HALVES
+    long = X.shape[-1] > 1.5 * X.shape[-2] and X.dtype not in HALF
     if long:
         factors = _by_gram(symmetric_products(X.shape[-2], X.device)(X, X.mT), coefficients), X
     else:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from . import linalg
 from .batch import Item
-from .linalg import Number, matrix_norms, norms
+from .linalg import Number, constants, matrix_norms, norms
 from .units import LARGEST_SIZE, UNSET, as_units, exponents_of, is_scaled, rescale_
 
 
@@ -112,6 +112,12 @@ def _screen_on_device(
     items: list[Item], sizes: Tensor, skips: SkipLog, too_large: set[str]
 ) -> None:
     """All answers at once, since each question about a single item would be a kernel of its own."""
+    if linalg.is_captured(sizes.device):
+        raise RuntimeError(
+            "a step cannot be captured in a CUDA graph, which would repeat what the host decides "
+            "in each step: the bases that are renewed, the rates, the rounding; call "
+            "optimizer.step() outside of it"
+        )
     # An item is settled if it is one matrix, or none, whose units are not in question. From its
     # limit on a gradient is too large for them, or not finite.
     settled, limits = [], []
@@ -156,7 +162,7 @@ def _one_or_all(numbers: list[float], like: Tensor) -> Number:
     """Numbers that are all the same as one of them, others as a tensor."""
     if len(set(numbers)) == 1:
         return numbers[0]
-    return torch.tensor(numbers, dtype=like.dtype).to(like.device)
+    return constants(tuple(numbers), like.dtype, like.device)
 
 
 def _advance_clock(e: Item, nonzero: bool) -> bool:
@@ -225,7 +231,9 @@ def _sizes(e: Item, index: int) -> Tensor:
     """The sizes of the gradients of the matrices of a part, in the shape of its exponents."""
     if not e.reading.is_one:
         return matrix_norms(e.parts[index].fold(e.grad))
-    return e.size if isinstance(e.size, Tensor) else torch.tensor(e.size, dtype=torch.float64)
+    if isinstance(e.size, Tensor):
+        return e.size
+    return torch.tensor(e.size, dtype=torch.float64, device="cpu")
 
 
 # Steps that are left out -------------------------------------------------------------------------
@@ -234,65 +242,85 @@ def _sizes(e: Item, index: int) -> Tensor:
 class SkipLog:
     """Counts skipped steps; on an accelerator without ever making the host wait.
 
-    There the counts stay on the device and are copied to pinned memory in the background, so that
-    the warning comes a step or so late.
+    There each name has a count on the device. All of them are copied to pinned memory in the
+    background, so that the warning comes a step or so late.
     """
 
     def __init__(self) -> None:
         self._seen: Counter[str] = Counter()  # what the host knows of
-        self._on_device: dict[tuple[str, ...], Tensor] = {}
-        self.copies: dict[tuple[str, ...], Tensor] = {}  # of these, as they arrive on the host
+        self._on_host: Counter[str] = Counter()
+        self._on_device: dict[torch.device, Tensor] = {}
+        self._places: dict[torch.device, dict[str, int]] = {}  # of each name in these
+        self.copies: dict[torch.device, Tensor] = {}  # of these, as they arrive on the host
 
     @property
     def total(self) -> int:
         """How many steps of single parameters were skipped; waits for the device."""
-        waiting = {name for names in self._on_device for name in names}
-        seen = sum(count for name, count in self._seen.items() if name not in waiting)
-        return seen + sum(int(counts.sum()) for counts in self._on_device.values())
+        on_device = sum(int(counts.sum()) for counts in self._on_device.values())
+        return on_device + sum(self._on_host.values())
 
     def of(self, name: str) -> int:
         """How many steps of this parameter were skipped; waits for the device."""
         on_device = [
-            int(counts[names.index(name)])
-            for names, counts in self._on_device.items()
-            if name in names
+            int(self._on_device[device][places[name]])
+            for device, places in self._places.items()
+            if name in places
         ]
-        return sum(on_device) if on_device else self._seen[name]
+        return sum(on_device) + self._on_host[name]
 
     def add(self, names: list[str]) -> None:
         """Count one skipped step for each name."""
+        self._on_host.update(names)
         for name in names:
             self._see(name, self._seen[name] + 1)
 
     def add_on_device(self, names: list[str], finite: Tensor) -> None:
         """Count a skipped step wherever `finite` is false, without looking at it here."""
-        key = tuple(names)
-        if key not in self._on_device:
-            self._on_device[key] = torch.zeros_like(finite, dtype=torch.int64)
-            if finite.device.type in ("cuda", "xpu", "cpu"):  # where such a copy does not wait
-                pinned = finite.device.type != "cpu"
-                self.copies[key] = torch.zeros(len(key), dtype=torch.int64, pin_memory=pinned)
-        self._on_device[key] += ~finite
-        if key in self.copies:
-            self.copies[key].copy_(self._on_device[key], non_blocking=True)
+        device = finite.device
+        places = self._places.setdefault(device, {})
+        for name in names:
+            places.setdefault(name, len(places))
+        counts = self._on_device.get(device)
+        if counts is None or len(counts) < len(places):
+            counts = self._on_device[device] = self._extended(counts, len(places), device)
+        if list(places) == names:
+            counts += ~finite
+        else:  # some have no gradient in this step
+            each = counts.unbind()
+            skipped = (~finite).to(counts.dtype).unbind()
+            torch._foreach_add_([each[places[name]] for name in names], skipped)
+        if device in self.copies:
+            self.copies[device].copy_(counts, non_blocking=True)
+
+    def _extended(self, counts: Tensor | None, size: int, device: torch.device) -> Tensor:
+        """The counts with room for new names, and memory of the host for a copy of them."""
+        if device.type in ("cuda", "xpu", "cpu"):  # where such a copy does not wait
+            pinned = device.type != "cpu"
+            copy = torch.zeros(size, dtype=torch.int64, device="cpu", pin_memory=pinned)
+            self.copies[device] = copy
+        longer = torch.zeros(size, dtype=torch.int64, device=device)
+        if counts is not None:
+            longer[: len(counts)] = counts
+        return longer
 
     def report(self) -> set[str]:
         """Warn about what has reached the host since the last report, and name it."""
-        news = set()
-        for names, counts in self.copies.items():
-            for name, count in zip(names, counts.tolist(), strict=True):
-                if count > self._seen[name]:
-                    news.add(name)
-                self._see(name, count)
+        known = Counter(self._on_host)
+        for device, counts in self.copies.items():
+            for name, count in zip(self._places[device], counts.tolist(), strict=True):
+                known[name] += count
+        news = {name for name, count in known.items() if count > self._seen[name]}
+        for name in sorted(news):
+            self._see(name, known[name])
         return news
 
     def _see(self, name: str, count: int) -> None:
         before, self._seen[name] = self._seen[name], count
         if count.bit_length() > before.bit_length():  # the 1st, 2nd, 4th, 8th … time
             warnings.warn(
-                f"the gradient of {name} was not finite: its step was skipped, weights and state "
-                f"unchanged ({count} so far). Look for an overflow in the loss; nonfinite='raise' "
-                "stops at the first one.",
+                f"the gradient of {name} was not finite, or on an accelerator too large for its "
+                f"units: its step was skipped, weights and state unchanged ({count} so far). Look "
+                "for an overflow in the loss; nonfinite='raise' stops at the first one.",
                 RuntimeWarning,
                 stacklevel=2,
             )

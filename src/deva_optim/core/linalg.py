@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, overload
 
 import torch
@@ -34,6 +35,9 @@ ORDINARY: Final = {
 
 # Devices and precision --------------------------------------------------------------------------
 
+HALF: Final = (torch.bfloat16, torch.float16)
+"""The dtypes in half precision."""
+
 
 def compute_dtype(X: Tensor) -> torch.dtype:
     """The precision of the computation: float64 for float64, float32 for everything else."""
@@ -48,6 +52,20 @@ def scalar_dtype(device: torch.device) -> torch.dtype:
 def host_sees(device: torch.device) -> bool:
     """Whether the host may look at a value: not while it compiles, nor if it would have to wait."""
     return device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def is_captured(device: torch.device) -> bool:
+    """Whether what a device is told goes into a CUDA graph, to be repeated later."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+@lru_cache(maxsize=64)
+def constants(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The numbers as a tensor, which is not to be changed.
+
+    It is kept, because the host would wait for the device to send it the same ones at every step.
+    """
+    return torch.tensor(numbers, dtype=dtype, device=device)
 
 
 # Lazy products ----------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from torch import Tensor
 Layout = Literal["auto", "stack", "conv"]
 Split = int | tuple[int, ...] | None
 
-PARAMETER_SHAPED: Final = ("exp_avg", "exp_avg_sq", "iterate_avg")
+PARAMETER_SHAPED: Final = ("exp_avg", "exp_avg_sq", "weight_avg")
 """The state that is laid out as its parameter is, all parts of it in one tensor."""
 
 

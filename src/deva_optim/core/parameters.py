@@ -14,9 +14,9 @@ from .methods import METHODS, Method, method_of
 
 STRUCTURE: Final = (
     *("method", "variant", "rest", "role", "layout", "split", "split_dim"),
-    *("state_dtype", "param_names"),
+    *("sides", "max_dim", "state_dtype", "param_names"),
 )
-"""The options of a group that decide how its parameters are read."""
+"""The options of a group that decide how its parameters are read, and what state they have."""
 
 
 class Reading:
@@ -59,12 +59,17 @@ class Reading:
         self.names: list[dict[str, str]] | None = None
 
 
+def place_name(group: int, number: int) -> str:
+    """What a parameter without a name is called: its place in the groups."""
+    return f"param_groups[{group}]['params'][{number}]"
+
+
 def read(groups: list[dict[str, Any]], methods: Mapping[str, Method] = METHODS) -> list[Reading]:
     """The parameters of the groups, in their order; one without a name is called by its place."""
     found: list[Reading] = []
     for i, group in enumerate(groups):
         names = group.get("param_names")
         for j, p in enumerate(group["params"]):
-            name = names[j] if names else f"param_groups[{i}]['params'][{j}]"
+            name = names[j] if names else place_name(i, j)
             found.append(Reading(len(found), group, p, name, methods))
     return found

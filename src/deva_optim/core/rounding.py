@@ -17,9 +17,6 @@ from typing import Final
 import torch
 from torch import Tensor
 
-HALF: Final = (torch.bfloat16, torch.float16)
-"""The dtypes of weights that are rounded at random."""
-
 # Over so many roundings the noise of a number is moved on by the golden ratio in place of being
 # drawn: then it goes evenly through its range, and the errors of similar updates cancel better than
 # by chance. It is drawn anew after that, because a gradient of a period might go along with it.

@@ -10,15 +10,16 @@ from torch import Tensor
 
 from .bases import BASES, SIDES
 from .codes import CODED, zero_codes
-from .linalg import compute_dtype
+from .linalg import HALF, compute_dtype
 from .matrices import PARAMETER_SHAPED, Part
 from .methods import Method, basis_sides
 from .parameters import Reading
-from .rounding import HALF
 from .units import UNSET
 
-# What steers the host, and so lives in its memory.
+# What steers the host, and so lives in its memory, also where another device is the default.
 _HOST_STATE: Final = ("clock", "waiting", "exponent", "rounding")
+# ρ A + (1 − ρ) X, as the average of the weights was once kept: without its bias correction.
+FORMER_AVERAGE: Final = "iterate_avg"
 DTYPES: Final = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 _DTYPES: Final = {str(dtype): dtype for dtype in DTYPES}
 
@@ -33,14 +34,14 @@ def initial_state(
     momentum = (wide if method.rotated else small).new_zeros(param.shape)
     state = {"step": wide.float(), "exp_avg": momentum}
     if group["ema_rate"] is not None:
-        state["iterate_avg"] = wide.new_zeros(param.shape)
+        state["weight_avg"] = wide.new_zeros(param.shape)
     if param.dtype in HALF:
-        state["rounding"] = torch.tensor(0)
+        state["rounding"] = torch.tensor(0, device="cpu")
     waiting = 0
     for i, part in enumerate(parts):
         suffix = f".{i}" if len(parts) > 1 else ""
         matrices = part.shape[:-2] if method.vector is not None else ()
-        state["exponent" + suffix] = torch.full(matrices, UNSET)
+        state["exponent" + suffix] = torch.full(matrices, UNSET, device="cpu")
         moments = {} if method.adaptation is None else method.adaptation.moments(part.shape)
         for key, shape in moments.items():
             if key in PARAMETER_SHAPED:
@@ -54,7 +55,8 @@ def initial_state(
         state.update({key + suffix: value for key, value in basis.items()})
         waiting += part.matrices if basis else 0
     if method.basis is not None:
-        state |= {"clock": torch.tensor(-1 - phase), "waiting": torch.tensor(waiting)}
+        state["clock"] = torch.tensor(-1 - phase, device="cpu")
+        state["waiting"] = torch.tensor(waiting, device="cpu")
     return _in_codes(state, method) if in_codes else state
 
 
@@ -106,21 +108,36 @@ def true_dtypes(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
+_REMEDY: Final = (
+    "set options such as variant, role and sides before the first step, and load a state that was "
+    "saved whole, by an optimizer with the same ones"
+)
+
+
 def check_loaded(readings: Iterable[Reading], state: Mapping[Tensor, dict[str, Any]]) -> None:
-    """Raise an error if a state that was loaded lacks something, or is of another shape."""
+    """Raise an error if a state is not what the options ask for, or is of another shape."""
     for r in readings:
         like = torch.empty(r.param.shape, dtype=r.param.dtype, device="meta")
-        for key, wanted in initial_state(like, r.group, r.method, r.parts).items():
-            values = state[r.param]
+        values, first = state[r.param], initial_state(like, r.group, r.method, r.parts)
+        for key in values:
+            if key not in first and key.startswith(("covariance", "exponent")):
+                raise ValueError(
+                    f"the state of {r.name} has {key}, which the options of its group leave out; "
+                    f"{_REMEDY}"
+                )
+        for key, wanted in first.items():
             if key not in values and key.startswith("exponent"):
                 values[key] = _former_exponents(values, key, wanted)
             if key not in values and key == "rounding":  # saved before it was at random
                 values[key] = wanted
+            if key == "weight_avg" and FORMER_AVERAGE in values:
+                mass = 1 - r.group["ema_rate"] ** float(values["step"])
+                values[key] = values.pop(FORMER_AVERAGE) / (mass or 1.0)
             x = values.get(key)
             if x is None:
                 raise ValueError(
-                    f"the state of {r.name} has no {key}; load one that was saved whole, by an "
-                    "optimizer with the same options"
+                    f"the state of {r.name} has no {key}, which the options of its group ask for; "
+                    f"{_REMEDY}"
                 )
             if x.shape != wanted.shape:
                 raise ValueError(

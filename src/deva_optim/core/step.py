@@ -16,6 +16,7 @@ in an underscore change the state of the batch they are given.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from types import FunctionType
@@ -53,6 +54,7 @@ from .linalg import (
     matrix_norms,
     mirror_,
     over,
+    scalar_dtype,
     scaled,
     value,
 )
@@ -84,11 +86,13 @@ def advance_(b: Batch) -> None:
         elif basis.tracked and b.fresh is not None:
             accumulate_(b, where=b.fresh)  # 2  the first gradient chooses the basis
             choose_bases_(b, b.fresh)
-    steady = b.fresh is None and b.nonzero is None and b.record is None
+    # On an accelerator any gradient may be zero, and b.finite says so to the graph.
+    known = b.nonzero is None or b.finite is not None
+    steady = b.fresh is None and known and b.record is None
     U, kappa = compiled(b) if steady and b.group["compile"] else computed(b)
     write_(b, U, kappa)  # 5
-    if b.group["ema_rate"] is not None and "iterate_avg" in b.names:
-        average_iterates_(b)
+    if b.group["ema_rate"] is not None and "weight_avg" in b.names:
+        average_weights_(b)
     if basis is not None and not has_roots:
         track_bases_(b)  # 6
     b.write_back()
@@ -107,7 +111,7 @@ def compiled(b: Batch) -> tuple[Term, Number]:
     """What `computed` returns, by one graph of torch.compile for each shape.
 
     The learning rate and the weight decay are no part of it, and counts of steps come as tensors,
-    so that nothing is compiled again when they change.
+    so that nothing is compiled again when they change. β and ε are constants of it.
     """
     b.count()
     backend = "inductor" if b.group["compile"] is True else b.group["compile"]
@@ -116,11 +120,33 @@ def compiled(b: Batch) -> tuple[Term, Number]:
 
 @cache
 def _graph(backend: str, *key: object) -> Callable[[Batch], tuple[Term, Number]]:
-    """What is compiled for a key, a function of its own: torch compiles each but a few times."""
+    """What is compiled for a key, as long as torch compiles it: one function eight times at most.
+
+    So each key has a function of its own.
+    """
     for function in CONSTANTS:  # not where they are defined: that would import half of torch
         torch.compiler.assume_constant_result(function)  # type: ignore[no-untyped-call]
     own = FunctionType(computed.__code__.replace(), globals())
-    return torch.compile(own, fullgraph=True, dynamic=False, backend=backend)
+    graph: Callable[[Batch], tuple[Term, Number]]
+    graph = torch.compile(own, fullgraph=True, dynamic=False, backend=backend)
+
+    def run(b: Batch) -> tuple[Term, Number]:
+        nonlocal graph
+        try:
+            return graph(b)
+        except Exception as error:  # raised before anything is computed
+            if not type(error).__name__.endswith("LimitHit"):  # its name depends on the version
+                raise
+        warnings.warn(
+            f"the update of {b.method.name} for tensors of shape {tuple(b.G.shape)} was compiled "
+            "for eight values of betas or eps, and is no longer compiled; keep them constant, or "
+            "leave compile out",
+            stacklevel=2,
+        )
+        graph = computed
+        return computed(b)
+
+    return run
 
 
 # 1  The momentum, and what it shows the direction -------------------------------------------------
@@ -330,13 +356,19 @@ def learning_rate(e: Item, shape: tuple[int, ...], dtype: torch.dtype) -> Number
     return lr if e.reading.method.rate is None else lr * e.reading.method.rate(shape)
 
 
-def average_iterates_(b: Batch) -> None:
-    """A ← ρ A + (1 − ρ) X, the average of the weights that `averaged` shows, if the step counts."""
-    counts = [e.counted for e in b.items]
-    gate = None
-    if not all(count is True for count in counts):
-        gate = torch.stack([torch.as_tensor(count, device=b.G.device) for count in counts])
-    b.state["iterate_avg"].lerp_(b.weights(), b.weight(b.group["ema_rate"], gate))
+def average_weights_(b: Batch) -> None:
+    """A ← A + (1 − ρ) / (1 − ρᵗ) (X − A), what `averaged` shows, if the t-th step counts.
+
+    For a constant ρ that is the EMA with its bias correction. Whatever becomes of ρ, it stays an
+    average.
+    """
+    steps = torch.stack([e.state["step"] for e in b.items])
+    t, rate = steps.to(scalar_dtype(steps.device)).clamp_min_(1), b.group["ema_rate"]
+    weight = (1 - rate) / ema_mass(t, rate)
+    if not all(e.counted is True for e in b.items):
+        counts = [torch.as_tensor(e.counted, device=b.G.device) for e in b.items]
+        weight = weight * torch.stack(counts)
+    b.state["weight_avg"].lerp_(b.weights(), b.broadcast(weight))
 
 
 # 2, 6  Covariances and bases ----------------------------------------------------------------------
@@ -493,8 +525,8 @@ def _gathered(b: Batch, key: str, some: list[int]) -> Tensor:
 
 def _due(b: Batch) -> list[int]:
     """The members whose clock says that it is time for a refresh, or whose units have changed."""
-    due = _at(b, b.group["refresh_every"])
-    return due + [i for i, e in enumerate(b.items) if e.renews and i not in due]
+    renewed = (i for i, e in enumerate(b.items) if e.renews)
+    return sorted({*_at(b, b.group["refresh_every"]), *renewed})
 
 
 def _at(b: Batch, period: int) -> list[int]:
@@ -554,11 +586,11 @@ def renew_roots_(b: Batch) -> None:
 def _drifts(b: Batch) -> dict[str, Tensor]:
     """How far the covariances have moved from the bases, on the sides that have one."""
     found = {}
-    for side in SIDES:
-        if f"basis_{side}" in b.names:
+    for side, Q in zip(SIDES, (b.Q_L, b.Q_R), strict=True):
+        if Q is not None:
             C = gather(b.tensors(f"covariance_{side}"), b.dtype)
             mirror_(C)
-            found[f"drift_{side}"] = basis_drift(C, b.state[f"basis_{side}"])
+            found[f"drift_{side}"] = basis_drift(C, Q)
     return found
 
 

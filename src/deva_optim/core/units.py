@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from .codes import CODES, decode, encode_
-from .linalg import ORDINARY, matrix_norms, over
+from .linalg import ORDINARY, constants, matrix_norms, over
 from .matrices import PARAMETER_SHAPED, Part
 from .variance import MOMENTS
 
@@ -64,8 +64,9 @@ def in_units(X: Tensor) -> Tensor:
 
 
 def as_units(exponents: Tensor, like: Tensor) -> Tensor:
-    """2^e, and 1 where there is no exponent yet."""
-    return torch.exp2(torch.where(exponents == UNSET, 0, exponents).to(like))
+    """2^e, and 1 where there is no exponent yet; the exponents are on the host."""
+    units = tuple(1.0 if e == UNSET else 2.0**e for e in exponents.flatten().tolist())
+    return constants(units, like.dtype, like.device).view(exponents.shape)
 
 
 def is_scaled(exponents: Tensor) -> bool:

@@ -202,7 +202,7 @@ def _strided_runs(length: int, cuts: list[Cut]) -> Runs:
 
     torch itself is asked which index goes where.
     """
-    found = torch.arange(length)
+    found = torch.arange(length, device="cpu")
     for placement, count, i in cuts:
         factor = getattr(placement, "split_factor", None)
         options = {} if factor is None else {"split_factor": factor}

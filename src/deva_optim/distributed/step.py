@@ -59,7 +59,7 @@ class Distributed(Local):
         self._assign(present)
         phase = first_phases(readings) if any(not state[r.param] for r in present) else {}
         items = [self._work_item(r, grads, state, phase.get(r.param, 0)) for r in present]
-        seen = torch.tensor(list(sizes.values()), dtype=torch.float64)
+        seen = torch.tensor(list(sizes.values()), dtype=torch.float64, device="cpu")
         return self._batches(items, seen, skips)
 
     def _batches(self, items: list[WorkItem], seen: Tensor, skips: SkipLog) -> Iterator[Batch]:

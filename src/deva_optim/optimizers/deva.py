@@ -31,6 +31,8 @@ class DeVA(BaseOptimizer):
     Args:
         params: A model, its parameters, its named parameters, or parameter groups. Groups without a
             `role` are routed as a model is, and may be split for it.
+        eps: ε, relative to the means of r and c, and at least 1e-6 in float32; added to the root
+            for AdamW.
 
     >>> model = nn.Sequential(nn.Embedding(10, 8), nn.Linear(8, 8), nn.Linear(8, 10))
     >>> optimizer = DeVA(model, lr=1e-3)

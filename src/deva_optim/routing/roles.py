@@ -31,7 +31,7 @@ _MATRIX_WORDS: Final = ("muon", "normuon", "adamuon", "dion", "dion2", "soap", "
 _KEPT: Final = {
     *("params", "param_names", "name", "momentum", "initial_lr", "max_lr", "min_lr", "lr_scale"),
     *("base_momentum", "max_momentum", "fused", "capturable", "differentiable", "amsgrad"),
-    *("initial_weight_decay", "decoupled_weight_decay", *_FLAGS, *_WORDS),
+    *("swa_lr", "initial_weight_decay", "decoupled_weight_decay", *_FLAGS, *_WORDS),
 }
 
 
@@ -80,7 +80,6 @@ def assigned(group: Mapping[str, Any], *, by_model: bool, rates: Rates) -> list[
         by_model: Whether a group without a role is routed as a model is; otherwise it stays one.
         rates: Those of the optimizer.
     """
-    _warn_of_unknown(group)
     named = {**group, "params": _members(group), **_role(group)}
     named.pop("param_names", None)
     params = [tensor_of(member) for member in named["params"]]
@@ -160,10 +159,12 @@ def _kind(role: str, reason: str) -> str:
     return KINDS.get(reason, "rest") if role == "vector" else "matrix"
 
 
-def _warn_of_unknown(group: Mapping[str, Any]) -> None:
-    for key in group.keys() - DEFAULTS.keys() - _KEPT:
+def warn_of_unknown(group: Mapping[str, Any], told: set[str]) -> None:
+    """Say which keys of a group mean nothing here, but for those of which it was told before."""
+    for key in group.keys() - DEFAULTS.keys() - _KEPT - told:
         hint = nearest(key, [*DEFAULTS, *_KEPT], cutoff=0.6)
         _warn(f"a parameter group has the key {key!r}, which means nothing here{hint}")
+        told.add(key)
 
 
 def _warn_of_shapes(found: Mapping[Any, tuple[dict[str, Any], str]]) -> None:
