@@ -129,6 +129,21 @@ def test_report_merges_folders_and_refuses_what_does_not_compare(tmp_path, capsy
     assert "differ in steps (12, 13)" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--tokens", "-5"], "--tokens must be above 0 and finite, got -5"),
+        (["--tokens", "nan"], "--tokens must be above 0 and finite, got nan"),
+        (["--save-every", "nan"], "--save-every must be seconds, 0 or more, got nan"),
+    ],
+)
+def test_numbers_that_make_no_sense_are_said_at_once(words, said, tmp_path, capsys):
+    quick = ["--task", "quadratic", "--optimizers", "adamw", "--out", tmp_path / "out"]
+    assert deva("compare", *quick, *words) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_run_that_is_left_has_the_threads_of_the_others(tmp_path, monkeypatch):
     asked, carried_out = [], launchers._results
 
