@@ -34,6 +34,7 @@ WORDS = ["--task", "quadratic", "--optimizers", "muon,adamw", "--evaluate-every"
 ENVIRONMENT = {
     **os.environ,
     "OMP_NUM_THREADS": "1",
+    "RAY_worker_niceness": "0",  # else 15, and tests beside this one would take all of the time
     "RAY_AUTH_MODE": "token",
     "RAY_AUTH_TOKEN": secrets.token_hex(32),  # else Ray would write one into the home
     "RAY_USAGE_STATS_ENABLED": "0",
