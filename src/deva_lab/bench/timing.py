@@ -29,14 +29,12 @@ class Settings:
 
     Attributes:
         shapes: Names of shape sets, see `subjects.SETS`.
-        dims: Widths of one GPT block, to be measured in place of the shape sets.
         only: Names of subjects or globs; see `subjects.SUBJECTS`.
         compile: The backend by which each of ours is measured once more, compiled; None is none.
         profile: Whether to count FLOPs and memory and to profile, after the timing.
     """
 
     shapes: tuple[str, ...] = ("gpt-256", "gpt-768", "tiny-batch")
-    dims: tuple[int, ...] = ()
     only: tuple[str, ...] = ("*",)
     baseline: str = "muon"
     rounds: int = 7
@@ -131,7 +129,6 @@ class Result:
 
     name: str
     kind: str
-    refreshes: bool
     rounds: tuple[tuple[float, ...], ...]
     first: float
     weight_bytes: int
@@ -280,7 +277,6 @@ def _result(case: Case, rounds: list[list[float]], settings: Settings) -> Result
     return Result(
         case.name,
         case.subject.kind,
-        case.subject.refreshes,
         tuple(map(tuple, rounds)),
         case.seconds[0],
         weight_bytes=sum(p.nbytes for p in case.params),
