@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 import deva_optim
 
@@ -97,7 +97,7 @@ def bold(text: str, chosen: bool) -> str:
 
 
 _ENVIRONMENT = Environment(
-    loader=PackageLoader("deva_lab.reproduce"),
+    loader=ChoiceLoader([PackageLoader(f"deva_lab.{each}") for each in ("reproduce", "race")]),
     undefined=StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
