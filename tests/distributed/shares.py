@@ -116,7 +116,8 @@ def share(settings: RanksSettings, name: str, layout: str | None) -> Share:
         options["process_group"] = dist.group.WORLD
     lay = _layer(layout)
     params = [nn.Parameter(lay(torch.randn(shape, generator=generator))) for shape in shapes]
-    optimizer = OPTIMIZERS[name](params, foreach=False, **options)
+    named = [(f"blocks.{i}.weight", p) for i, p in enumerate(params)]
+    optimizer = OPTIMIZERS[name](named, foreach=False, **options)
     optimizer.telemetry_every = 0  # records are made of other matrices on each rank
 
     def take(steps: int) -> None:
