@@ -12,7 +12,7 @@ from deva_lab.cli import main
 from deva_lab.reproduce import tables
 from deva_lab.reproduce.experiment import Computed, Shown, one_thread
 from deva_lab.reproduce.experiments import EXPERIMENTS, page
-from deva_lab.reproduce.paper import PRINTED
+from deva_lab.reproduce.paper import EXHIBITS, PRINTED
 
 # Every figure and table of the paper, by its label, and the id that has it.
 PAPER = {
@@ -124,7 +124,7 @@ def test_formulas_are_what_is_counted_and_measured(name, shape):
 
 def test_both_sides_pay_for_both():
     """What the paper's n² m leaves out: on a wide matrix, most of it."""
-    one, both = (tables.COSTS[name].flops(64, 256, 10) for name in ("deva-short", "deva-both"))
+    one, both = (tables.COSTS[name](64, 256, 10) for name in ("deva-short", "deva-both"))
     assert both - one > 6 * 64 * 256**2
 
 
@@ -141,6 +141,8 @@ def test_the_paper_has_its_columns_swapped_no_more():
 def test_every_method_of_the_table_of_costs_has_its_row():
     results = tables.compute_cost({"shapes": [], "refresh_every": 4}, print)
     rows = tables.show_cost(results, None).text.split("\n\n")[0].splitlines()[2:]
+    rows_of = EXHIBITS["table-cost"]["rows"]
+    assert [subject for subject, *_ in rows_of.values()] == list(tables.COSTS)
     states = [SUBJECTS[name].state.formula for name in tables.COSTS]
     found = [(row.split(" | ")[0][2:], row.split(" | ")[2]) for row in rows]
-    assert found == list(zip((cost.name for cost in tables.COSTS.values()), states, strict=True))
+    assert found == list(zip(rows_of, states, strict=True))

@@ -33,7 +33,7 @@ from ..run.tasks import check_task
 from ..vision import build_model
 from . import Scale
 from .measures import Finding, best, final, holding, orders, overall, sentence, speeds
-from .paper import IMAGE_NAMES, NAMES, PAPER_STEPS, PRINTED, Setup, Subject, data_of, setup_of
+from .paper import IMAGE_NAMES, NAMES, PAPER_STEPS, PRINTED, Setup, data_of, setup_of
 
 Say = Callable[[str], None]
 Record = dict[str, Any]
@@ -199,11 +199,11 @@ class Trained(Experiment):
 
     Attributes:
         plan: What a scale has → the runs; one that another experiment has too is done once.
-        subject: What is trained.
+        subject: What is trained: gpt, resnet or vit.
     """
 
     plan: Callable[[Setup], Sequence[RunSettings]]
-    subject: Subject = "gpt"
+    subject: str = "gpt"
 
     @property
     def kind(self) -> str:
