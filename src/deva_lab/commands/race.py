@@ -11,9 +11,8 @@ from typing import Final
 from ..errors import UsageError, unknown
 from ..launchers import check_failed, check_jobs
 from ..race.entries import COURSES, Entry, chosen, listing
-from ..race.page import confirmation, draw_race, publish, rules_text, summary, text
+from ..race.page import confirmation, draw_race, publish, recipe, rules_text, summary, text
 from ..race.standings import Race, freeze
-from ..race.track import recipe
 from ..race.tuning import next_runs, pending, robustness
 from ..render.display import Display, display
 from ..reproduce.experiment import check_runs
@@ -149,7 +148,7 @@ def _page(stage: Stage) -> None:
 def _recipe(stage: Stage) -> None:
     stage.need_names("ENTRY")
     for entry in stage.entries:
-        stage.shown.say(recipe(entry, stage.race.frozen, stage.race.rules))
+        stage.shown.say(recipe(entry, stage.race))
 
 
 STAGES: Final[dict[str, Callable[[Stage], None]]] = {

@@ -18,6 +18,7 @@ from ..reproduce.experiment import written
 from ..reproduce.measures import gap, noise
 from ..results import final_loss, mean_curve
 from ..run.progress import Result
+from . import track
 from .entries import COURSES, Course, Entry, Place, Rules
 from .standings import (
     Frozen,
@@ -216,6 +217,23 @@ def draw_race(rows: Sequence[Standing], folder: Path, name: str = "race") -> tup
         figure.legend(*legend, loc="outside lower center", ncols=4, frameon=False)
 
     return draw(folder, name, (7.6, 4.4), fill)
+
+
+# The track of others ------------------------------------------------------------------------------
+
+TRACK_STEPS: Final = 3250  # of a whole schedule there
+
+
+def recipe(entry: Entry, race: Race) -> str:
+    """The command of an entry on modded-nanogpt's track, which `track` runs.
+
+    Its rate is that of the baseline's Muon there, times the ratio of both rates in our race.
+    """
+    frozen, ratio = race.frozen, None
+    if frozen is not None and entry.name in frozen.entries and frozen.muon in frozen.entries:
+        ratio = frozen.check(entry, race.rules).lr / frozen.entries[frozen.muon].lr
+    scale = {"rate": track.RATE, "decay": track.DECAY, "steps": TRACK_STEPS}
+    return _as_it_stands("recipe", entry=entry, ratio=ratio, **scale) + "\n"
 
 
 # The page of a course -----------------------------------------------------------------------------

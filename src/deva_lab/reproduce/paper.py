@@ -66,26 +66,11 @@ LOOKS: Final = {
 }
 NAMES: Final = {label: look.name for label, look in LOOKS.items()}
 
-VECTOR: Final = {
-    "adamw": "adamw:weight_decay=0.1",
-    "signum": "signum:weight_decay=0.1",
-    "devalinf": "deva-linf:betas=0.9/0.999",
-}
+VECTOR: Final[dict[str, str]] = _SETTINGS["resnet"]["vector"]
 """Method → its optimizer on CIFAR-10. All momenta are 0.9."""
-MATRIX: Final = {
-    "muon": "muon:rest_betas=0.9/0.999",
-    "soap": "soap:refresh_every=5,rest_betas=0.9/0.999,weight_decay=0.1",
-    "adamuon": "adamuon:rest_betas=0.9/0.999",
-    "devasinf": "deva-sinf:refresh_every=5,rest=adamw,rest_betas=0.9/0.999",
-}
+MATRIX: Final[dict[str, str]] = _SETTINGS["resnet"]["matrix"]
 """The same for matrices. All averages decay by 0.95."""
-IMAGENET: Final = {
-    "adamw": "adamw:weight_decay=0.1",
-    "muon": "muon:nesterov=true,rest_betas=0.9/0.999",
-    "soap": "soap:rest_betas=0.9/0.999,weight_decay=0.1",
-    "adamuon": "adamuon:rest_betas=0.9/0.999",
-    "devasinf": "deva-sinf:nesterov=true,rest=adamw,rest_betas=0.9/0.999,sign_stabilize=true",
-}
+IMAGENET: Final[dict[str, str]] = _SETTINGS["vit"]["optimizers"]
 """Method → its optimizer on ImageNet: momentum of Nesterov and the sign trick as the paper has."""
 IMAGE_NAMES: Final = {**palette.NAMES, "adamw": "Adam"}
 IMAGE_LOOKS: Final = {

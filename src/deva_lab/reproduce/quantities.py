@@ -29,8 +29,7 @@ from ..quadratic import SIZES, Sampled, hessian
 
 def nuclear_norm(S: Tensor) -> Tensor:
     """‖S‖₁, the sum of the singular values."""
-    norm: Tensor = torch.linalg.svdvals(S).sum(-1)
-    return norm
+    return torch.linalg.matrix_norm(S, "nuc")
 
 
 def linf_dual_norm(S: Tensor, gamma: Tensor) -> Tensor:
