@@ -153,8 +153,9 @@ def _quicker(rows: Sequence[Standing]) -> str:
     first, *others = rows
     tests = [(row, against(first, row)) for row in others]
     level = [row for row, test in tests if test is not None and test.p >= CHANCE]
-    values = {"first": first, "quickest": _best([first, *level], "time") or first}
-    return written("race.md", "quicker", muon=_target(rows), against=against, **values)
+    quickest = _best([first, *level], "time") or first
+    shown: dict[str, Any] = {"first": first, "quickest": quickest, "muon": _target(rows)}
+    return written("race.md", "quicker", against=against, **shown)
 
 
 def confirmation(
@@ -245,19 +246,19 @@ def publish(race: Race, docs: Path) -> list[Path]:
     """The files written to docs: the page of a course, its runs, what was frozen, and a chart."""
     docs.mkdir(parents=True, exist_ok=True)
     results, rows, frozen, name = race.results, race.standings(), race.frozen, race.course.name
-    written, runs = [docs / f"{name}.md"], docs / f"{name}.jsonl"
+    paths, runs = [docs / f"{name}.md"], docs / f"{name}.jsonl"
     if results:
         write_lines(runs, map(compact, results))
-        written.append(runs)
+        paths.append(runs)
     if frozen is not None:
         if race.frozen_path != runs.with_suffix(".json"):
             frozen.write(runs.with_suffix(".json"))
-        written.append(runs.with_suffix(".json"))
+        paths.append(runs.with_suffix(".json"))
         if rows:
-            written += draw_race(rows, docs, name)
+            paths += draw_race(rows, docs, name)
     shown = replace(race, published=runs) if results else race
     write_text(docs / f"{name}.md", page(shown))  # of what was written, to its last digit
-    return written
+    return paths
 
 
 def summary(docs: Path) -> str:

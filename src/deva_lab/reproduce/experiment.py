@@ -35,7 +35,6 @@ from . import Scale
 from .measures import Finding, best, final, holding, orders, overall, sentence, speeds
 from .paper import IMAGE_NAMES, NAMES, PAPER_STEPS, PRINTED, Setup, data_of, setup_of
 
-Say = Callable[[str], None]
 Record = dict[str, Any]
 GPT2_IDS = 50_257
 
@@ -138,7 +137,7 @@ class Computed(Experiment):
         settings: What `compute` is given; results are kept by it, so it must be JSON.
     """
 
-    compute: Callable[[Mapping[str, Any], Say], dict[str, Any]]
+    compute: Callable[[Mapping[str, Any]], dict[str, Any]]
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def path(self, folder: Path) -> Path:
@@ -158,12 +157,12 @@ class Computed(Experiment):
             return None
         return {**found, "scale": scale, "command": f"deva reproduce {self.id}"}
 
-    def record(self, scale: Scale, folder: Path, say: Say) -> Record:
-        """The record: from the folder if it is there, else computed and put there."""
+    def record(self, scale: Scale, folder: Path, data: str | None = None) -> Record:
+        """The record, from the folder if it is there, else computed; it needs no data."""
         if (found := self.kept(scale, folder)) is not None:
             return found
         start = time.perf_counter()
-        results = self.compute(self.settings, say)
+        results = self.compute(self.settings)
         record = {
             "id": self.id,
             "scale": scale,

@@ -29,7 +29,8 @@ from ..quadratic import SIZES, Sampled, hessian
 
 def nuclear_norm(S: Tensor) -> Tensor:
     """‖S‖₁, the sum of the singular values."""
-    return torch.linalg.matrix_norm(S, "nuc")
+    norm: Tensor = torch.linalg.matrix_norm(S, "nuc")
+    return norm
 
 
 def linf_dual_norm(S: Tensor, gamma: Tensor) -> Tensor:

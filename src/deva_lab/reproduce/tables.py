@@ -18,7 +18,7 @@ from ..models.gpt import GPT, SIZES
 from ..run.entrants import Entrant
 from ..run.settings import RunSettings
 from . import paper
-from .experiment import Say, Shown, parameters, shown, units
+from .experiment import Shown, parameters, shown, units
 from .measures import Finding, judged
 from .paper import EXHIBITS, PRINTED
 from .theory import power
@@ -107,12 +107,10 @@ def measure_cost(name: str, shape: tuple[int, int], k: int) -> dict[str, Any]:
     }
 
 
-def compute_cost(settings: Mapping[str, Any], say: Say) -> dict[str, Any]:
+def compute_cost(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Every method on every shape."""
-    k, found = settings["refresh_every"], {}
-    for name in COSTS:
-        found[name] = [measure_cost(name, (n, m), k) for n, m in settings["shapes"]]
-        say(name)
+    k, shapes = settings["refresh_every"], settings["shapes"]
+    found = {name: [measure_cost(name, (n, m), k) for n, m in shapes] for name in COSTS}
     return {"methods": found, "refresh_every": k}
 
 
@@ -175,7 +173,7 @@ def read_hyper(run: RunSettings) -> dict[str, Any]:
     return {key: found[key] for key in ("lr", "decay", "batch", *USED[entrant.name])}
 
 
-def compute_hyper(settings: Mapping[str, Any], say: Say) -> dict[str, Any]:
+def compute_hyper(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Title → the hyper-parameters of each method, and the size and length of its runs."""
     found = {}
     for title, table in hyper_runs().items():
@@ -243,7 +241,7 @@ UPDATES: Final[dict[str, Callable[[Tensor], Tensor]]] = {
 """M⁻¹ G by the preconditioner of the paper's table."""
 
 
-def compute_methods(settings: Mapping[str, Any], say: Say) -> dict[str, Any]:
+def compute_methods(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Bases and adaptations of our methods, and how the updates of the paper's table scale."""
     generator = torch.Generator().manual_seed(0)
     U, V = (
