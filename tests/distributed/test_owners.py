@@ -5,16 +5,23 @@ from functools import cache
 
 import pytest
 
-from deva_lab.bench.ranks import CASES, OPTIMIZERS, RanksSettings, Share, derived, plan, row, share
 from helpers import ROOT
 from ranks import run
 
+from .shares import (
+    CASES,
+    OPTIMIZERS,
+    RanksSettings,
+    Share,
+    derived,
+    of_each,
+    plan,
+    row,
+    share,
+)
+
 SMALL = RanksSettings(width=32)
 DOCUMENTATION = (ROOT / "docs" / "distributed.md").read_text()
-
-
-def of_each(settings: RanksSettings, layout: str) -> dict[str, Share]:
-    return {name: share(settings, name, layout) for name in OPTIMIZERS}
 
 
 @cache

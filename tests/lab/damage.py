@@ -205,7 +205,7 @@ def frozen(folder: Path) -> Kind:
 
 
 def experiment(folder: Path) -> Kind:
-    def compute(settings: Any, say: Any) -> dict[str, Any]:
+    def compute(settings: Any) -> dict[str, Any]:
         return {"losses": [[settings["n"] / i for i in range(1, 9)]], "by": {3: 1e-7}}
 
     def show(results: Any, folder: Path) -> Shown:
@@ -214,7 +214,7 @@ def experiment(folder: Path) -> Kind:
     made = Computed("made", "made up", "nowhere", show, compute, {"n": 7})
 
     def read() -> Any:
-        record = made.record("cpu", folder, silent)
+        record = made.record("cpu", folder)
         return json.loads(json.dumps(record["results"]))
 
     read()

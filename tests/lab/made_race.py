@@ -6,6 +6,7 @@ from dataclasses import replace
 from deva_lab.race.entries import RACE, Course, Entry, Rules
 from deva_lab.race.standings import Frozen, freeze
 from deva_lab.race.tuning import pending
+from lab import made_results
 
 MUONS = ("muon", "muon-nesterov")
 RULES = Rules(RACE.base.changed(steps=100, evaluate_every=50), budget=4, muons=MUONS)
@@ -26,26 +27,8 @@ def result_of(run, end: float, status: str = "finished") -> dict:
     points = 5
     steps = [run.steps * i // (points - 1) for i in range(points)]
     fall = [5 + (end - 5) * i / (points - 1) for i in range(points)]
-    return {
-        "id": run.id,
-        "label": run.optimizer,
-        "status": status,
-        "step": run.steps,
-        "settings": run.saved(),
-        "unit": "tokens",
-        "units": 2048,
-        "parameters": 10,
-        "state_bytes": 40,
-        "curve": {
-            "step": steps,
-            "units": [2048 * step for step in steps],
-            "seconds": [0.1 * step for step in steps],
-            "loss": fall if status == "finished" else [*fall[:-1], None],
-        },
-        "mean_milliseconds": {"model": 90.0, "optimizer": 9.0, "data": 1.0},
-        "environment": {"commit": "abc"},
-        "command": "deva race",
-    }
+    losses = fall if status == "finished" else [*fall[:-1], None]
+    return made_results.result_of(run, steps, status=status, loss=losses)
 
 
 def tuned(entry: Entry) -> list[dict]:

@@ -6,6 +6,8 @@ import math
 import random
 from typing import Any
 
+from deva_lab.run.settings import RunSettings
+
 Result = dict[str, Any]
 
 # label → what its loss ends at, its best rate, how fast it falls, ms of its step, state per weight
@@ -70,6 +72,44 @@ def result(
             "commit": "abc1234",
         },
         "command": "deva compare --task gpt",
+    }
+
+
+def result_of(
+    run: RunSettings,
+    steps: list[int],
+    *,
+    status: str = "finished",
+    unit: str = "tokens",
+    units: int = 2048,
+    parameters: int = 983_052,
+    optimizer_ms: float = 9.0,
+    model_ms: float = 90.0,
+    **columns: list[float | None],
+) -> Result:
+    """The result of a run that has been evaluated after these steps."""
+    times = {"model": model_ms, "optimizer": optimizer_ms, "data": 1.0}
+    seconds = [0.1 * step for step in steps]
+    return {
+        "id": run.id,
+        "label": run.optimizer,
+        "status": status,
+        "step": steps[-1],
+        "settings": run.saved(),
+        "unit": unit,
+        "units": units,
+        "parameters": parameters,
+        "state_bytes": 1_000_000,
+        "curve": {
+            "step": steps,
+            "units": [units * step for step in steps],
+            "seconds": seconds,
+            **columns,
+        },
+        "milliseconds": times,
+        "mean_milliseconds": times,
+        "environment": {"processor": "a processor", "commit": "abc"},
+        "command": "deva race",
     }
 
 

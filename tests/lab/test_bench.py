@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 import deva_optim as do
-from deva_lab.bench import counting, ranks, step, timing
+from deva_lab.bench import counting, timing
 from deva_lab.bench.counting import (
     Flops,
     count_flops,
@@ -20,7 +20,6 @@ from deva_lab.bench.counting import (
     products_seconds,
     state_bytes,
 )
-from deva_lab.bench.step import Check, checks
 from deva_lab.bench.subjects import (
     SETS,
     SUBJECTS,
@@ -32,7 +31,6 @@ from deva_lab.bench.subjects import (
     shape_set,
 )
 from deva_lab.bench.timing import (
-    ONE,
     Case,
     Result,
     SetResult,
@@ -246,34 +244,13 @@ def test_medians_are_taken_over_rounds() -> None:
     assert found.ratio("muon", "adamw") == 3.0
 
 
-def test_checks_are_judged_as_they_are_shown() -> None:
-    assert Check(1, "", 0.7504, "≤", 0.75).holds
-    assert not Check(1, "", 0.7506, "≤", 0.75).holds
-    assert Check(7, "", 0.6, "≥", 0.6).holds
-    assert str(Check(7, "share", 0.5, "≥", 0.6)).endswith("0.500 ≥ 0.6   FAILS")
-
-
-def made_up(
-    seconds: dict[str, float | tuple[tuple[float, float], ...]], shapes: str = "gpt-8"
-) -> SetResult:
+def made_up(rounds: dict[str, tuple[tuple[float, float], ...]]) -> SetResult:
     """Results in which the steps of a subject take as long as it is told here."""
-    told = {}
-    for name, time in seconds.items():
-        subject = SUBJECTS[name.removesuffix(ONE)]
-        rounds = time if isinstance(time, tuple) else ((time, time),) * 2
-        told[name] = Result(name, subject.kind, subject.refreshes, rounds, 0.0, 64, 128, "2nm", 128)
-    return SetResult(shape_set(shapes), told, {}, peak=1e9)
-
-
-def test_checks_compare_what_was_measured() -> None:
-    found = checks(made_up({"muon": 1.0, "plain-muon": 2.0, "deva-short": 1.6}))
-    verdicts = [(check.number, check.value, check.holds) for check in found]
-    assert verdicts == [(1, 0.5, True), (2, 1.6, False), (6, 1.0, True), (9, 0.0, True)]
-
-
-def test_a_hundred_tiny_problems_are_compared_with_one() -> None:
-    found = checks(made_up({"muon": 3.5, "muon/one": 1.0}, "tiny-batch"))
-    assert [(check.number, check.value, check.holds) for check in found] == [(8, 3.5, False)]
+    told = {
+        name: Result(name, "ours", times, 0.0, 64, 128, "2nm", 128)
+        for name, times in rounds.items()
+    }
+    return SetResult(shape_set("gpt-8"), told, {}, peak=1e9)
 
 
 # The whole ---------------------------------------------------------------------------------------
@@ -295,7 +272,6 @@ def test_a_run_makes_a_table_a_document_and_a_chart(
     assert names == [subject.name for subject in HERE]
     assert set(found["left_out"]) == set(SUBJECTS) - set(names)
     assert all(f"left out: {name}, " in shown for name in found["left_out"])
-    assert {check["number"] for check in found["checks"]} == {*range(1, 10)} - {8}
     for result in found["results"]:
         assert f"\n{result['name']} " in shown
         assert len(result["rounds"]) == len(result["ratios"]) == 2
@@ -304,28 +280,11 @@ def test_a_run_makes_a_table_a_document_and_a_chart(
     ElementTree.parse(tmp_path / "a.svg")
 
 
-def test_tiny_batches_are_measured_beside_one(tmp_path: Path) -> None:
-    options = ["tiny-batch", "--only", "muon", "plain-muon", *TINY_OPTIONS]
-    assert bench([*options, "--out", str(tmp_path / "a")]) == 0
-    (found,) = json.loads((tmp_path / "a.json").read_text())["sets"]
-    names = ["muon", "muon/one", "plain-muon", "plain-muon/one"]
-    assert [result["name"] for result in found["results"]] == names
-    assert [check["number"] for check in found["checks"]] == [8]
-
-
-def test_growth_with_the_width(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--dims", "8,4", "--only", "muon", "signum", "--no-profile"]
+def test_several_sets_are_summed_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["tiny", "tiny-batch", "--only", "muon", "plain-muon", "--no-profile"]
     assert bench([*options, *TINY_OPTIONS, "--out", str(tmp_path / "deep" / "b")]) == 0
-    assert "mean ms  gpt-4:1  gpt-8:1\nmuon" in capsys.readouterr().out
+    assert "mean ms      tiny  tiny-batch\nmuon" in capsys.readouterr().out
     ElementTree.parse(tmp_path / "deep" / "b.svg")
-
-
-def test_strictness_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    failing = made_up({"muon": 1.0, "deva-short": 2.0})
-    monkeypatch.setattr(step, "measure_set", lambda *arguments: failing)
-    options = ["gpt-8", "--out", str(tmp_path / "c")]
-    assert bench(options) == 0
-    assert bench([*options, "--strict"]) == 1
 
 
 def test_a_peer_that_fails_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -359,7 +318,7 @@ def test_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("stp", "unknown benchmark 'stp', did you mean 'step'? Known are step, training, launches"),
+        ("stp", "unknown benchmark 'stp', did you mean 'step'? Known are step, launches"),
         ("step --only moun", "unknown subject 'moun', did you mean 'muon'"),
         ("step gpt2-smal", "unknown shape set 'gpt2-smal', did you mean 'gpt2-small'"),
         ("launches gtp2-small", "unknown shape set 'gtp2-small', did you mean 'gpt2-small'"),
@@ -367,19 +326,11 @@ def test_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         ("step --baseline adam", "unknown baseline 'adam', did you mean 'adamw'"),
         ("step --steps 15", "steps must be a multiple of refresh_every (10), got 15"),
         ("step --rounds 1", "rounds must be at least 2 to have a spread, got 1"),
-        ("training --rounds 1", "--rounds must be at least 2 to have a spread, got 1"),
-        ("ranks --width 0", "--width must be at least 1, got 0"),
     ],
 )
 def test_mistakes_are_named(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", *words.split()]) == 2
     assert message in capsys.readouterr().err
-
-
-def test_a_width_is_a_number(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        bench(["--dims", "64,x"])
-    assert "invalid widths value: '64,x'" in capsys.readouterr().err
 
 
 def test_the_list_names_everything(capsys: pytest.CaptureFixture[str]) -> None:
@@ -388,7 +339,7 @@ def test_the_list_names_everything(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(name in shown for name in (*SETS, *SUBJECTS))
 
 
-# Launches and training --------------------------------------------------------------------------
+# Launches --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", counting.LAUNCHED)
@@ -398,17 +349,6 @@ def test_launches_do_not_hang_on_the_size_of_a_matrix(name):
     assert few == again > 0
     assert more > 50 * some > 0
     assert counting.launches(name, ((6, 6), (4, 9), (5, 7)))[0] > few
-
-
-def test_a_training_step_is_timed_for_every_optimizer():
-    lines: list[str] = []
-    settings = step.TrainingSettings("tiny", vocabulary=50, batch=1, rounds=2)
-    step.run_training(settings, lines.append)
-    text = "\n".join(lines)
-    assert "64 tokens a step, 2 rounds" in text
-    for name in step.OPTIMIZERS:
-        assert any(line.startswith(name) for line in text.splitlines())
-    assert text.count("10. time of a training step") == 2
 
 
 # The command ------------------------------------------------------------------------------------
@@ -460,23 +400,9 @@ def test_the_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> Non
     assert all(f"deva bench {name}" in shown for name in BENCHMARKS)
 
 
-@pytest.mark.parametrize(
-    ("name", "option"),
-    [("step", "--refresh-every"), ("training", "--vocabulary"), ("ranks", "--wire")],
-)
-def test_settings_are_options_with_a_help(
-    name: str, option: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_settings_are_options_with_a_help(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
-        main(["bench", name, "--help"])
+        main(["bench", "step", "--help"])
     shown = capsys.readouterr().out
-    assert text(f"bench-{name}") in shown
-    assert f"  {option} " in shown
-
-
-# Ranks: what they compute, keep and send is tested in tests/distributed/test_owners.py ----------
-
-
-def test_ranks_can_be_planned_without_any(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "ranks", "--plan"]) == 0
-    assert capsys.readouterr().out.strip() == ranks.plan()
+    assert text("bench-step") in shown
+    assert "  --refresh-every " in shown

@@ -12,7 +12,7 @@ import deva_optim
 from deva_lab.cli import main
 from deva_lab.errors import UsageError
 from deva_lab.race.entries import COURSES, ENTRIES, PLACES, RACE, Place
-from deva_lab.race.page import claim, confirmation, markdown, text
+from deva_lab.race.page import _without_effect, claim, confirmation, markdown, text
 from deva_lab.race.standings import Frozen, freeze, interval, paired, runner_up, standings
 from deva_lab.race.tuning import (
     at_an_end,
@@ -372,6 +372,27 @@ def test_of_those_that_end_alike_the_quickest_is_named():
     assert f"takes {deva.score:.3f} of the tokens and 0.500 of the time" in said
     assert "ends 0.1000 lower than muon-nesterov" in said
     assert not any("cannot tell" in other for other in others)
+
+
+def test_a_muon_that_was_lower_on_the_way_still_sets_the_target():
+    frozen, results = raced()
+    muons = {run.id for run in frozen.runs(TABLE["muon-nesterov"], RULES)}
+    for result in results:
+        if result["id"] in muons:
+            curve = result["curve"]
+            curve["loss"][-2] = curve["loss"][-1] - 0.01
+    rows = standings(frozen, TABLE, results, RULES)
+    (muon,) = [row for row in rows if row.sets_target]
+    assert muon.entry.name == "muon-nesterov"
+    assert muon.score < 1
+    deva = next(row for row in rows if row.entry.name == "deva")
+    assert "it ends 0.1000 lower than muon-nesterov (paired t" in markdown(
+        [deva, muon], COURSE, "made.svg"
+    )
+    above = Measured({seed: loss + 0.05 + seed / 1e5 for seed, loss in muon.final.values.items()})
+    said = markdown([replace(deva, final=above), muon], COURSE, "made.svg")
+    assert "it ends 0.0510 higher than muon-nesterov (paired t" in said
+    assert "- **deva** (DeVA): 3.25" in _without_effect([replace(deva, final=above), muon])
 
 
 # The paired test ---------------------------------------------------------------------------------

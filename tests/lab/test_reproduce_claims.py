@@ -34,6 +34,7 @@ from deva_lab.reproduce.paper import (
     UNSIGNED,
 )
 from deva_lab.run.entrants import Entrant
+from lab.made_results import result_of
 
 # Claims -------------------------------------------------------------------------------------------
 
@@ -156,30 +157,16 @@ def made(run, loss, milliseconds=paper_time, telemetry=None):
     optimizer, model = milliseconds(run)
     end = loss(run) + 0.01 * run.seed  # a seed is harder or easier for all
     steps = [0, run.steps // 2, run.steps]
-    times = {"model": model, "optimizer": optimizer, "data": 0.1}
-    units = run.batch * 256 * run.accumulate
-    return {
-        "id": run.id,
-        "label": run.optimizer,
-        "status": "finished",
-        "settings": run.saved(),
-        "unit": "tokens",
-        "units": units,
-        "parameters": 983_052,
-        "state_bytes": 1_000_000,
-        "curve": {
-            "step": steps,
-            "units": [step * units for step in steps],
-            "seconds": [0.1 * step for step in steps],
-            "train_loss": [None, end + 0.4, end],
-            "loss": [6.2, end + 0.5, end],
-        },
-        "milliseconds": times,
-        "mean_milliseconds": times,
-        "environment": {"processor": "a processor"},
-        "command": "deva reproduce all",
-        **({} if telemetry is None else {"telemetry": telemetry}),
-    }
+    found = result_of(
+        run,
+        steps,
+        units=run.batch * 256 * run.accumulate,
+        optimizer_ms=optimizer,
+        model_ms=model,
+        train_loss=[None, end + 0.4, end],
+        loss=[6.2, end + 0.5, end],
+    )
+    return found if telemetry is None else {**found, "telemetry": telemetry}
 
 
 def shown(name, folder, loss=paper_loss, **options):
@@ -343,7 +330,7 @@ def test_norms_that_grow_do_not(tmp_path):
 
 
 def test_hyper_parameters_of_the_paper_s_scale_are_those_of_its_table(tmp_path):
-    results = tables.compute_hyper({}, print)
+    results = tables.compute_hyper({})
     found = tables.show_hyper(results, tmp_path)
     assert found.verdict.startswith("holds: "), found.text
     sizes = {title: len(table["methods"]) for title, table in results.items()}
@@ -357,7 +344,7 @@ def test_hyper_parameters_of_the_paper_s_scale_are_those_of_its_table(tmp_path):
 
 
 def test_the_table_of_methods_has_one_misprint(tmp_path):
-    results = tables.compute_methods({}, print)
+    results = tables.compute_methods({})
     assert results["scaling"]["DeVA-S∞"] == pytest.approx(10**0.25 - 1)  # as printed: σ^(1/4)
     assert results["scaling"][tables.REPAIRED] < tables.ROUNDING
     found = tables.show_methods(results, tmp_path)

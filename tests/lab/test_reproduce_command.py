@@ -12,7 +12,7 @@ from deva_lab.cli import main
 from deva_lab.reproduce import tables
 from deva_lab.reproduce.experiment import Computed, Shown, one_thread
 from deva_lab.reproduce.experiments import EXPERIMENTS, page
-from deva_lab.reproduce.paper import PRINTED
+from deva_lab.reproduce.paper import EXHIBITS, PRINTED
 
 # Every figure and table of the paper, by its label, and the id that has it.
 PAPER = {
@@ -39,9 +39,8 @@ PAPER = {
 
 
 def made(calls: list, **settings) -> Computed:
-    def compute(given, say):
+    def compute(given):
         calls.append(dict(given))
-        say("working")
         return {"answer": 42}
 
     def show(results, folder):
@@ -60,19 +59,18 @@ def test_every_figure_and_table_has_an_id(capsys):
 
 
 def test_results_are_computed_once_for_each_setting(tmp_path):
-    calls, said = [], []
+    calls = []
     for steps in (1, 1, 2):
-        record = made(calls, steps=steps).record("cpu", tmp_path, said.append)
+        record = made(calls, steps=steps).record("cpu", tmp_path)
         assert record["results"] == {"answer": 42}
     assert calls == [{"steps": 1}, {"steps": 2}]
-    assert said == ["working"] * 2
     (first, _) = sorted(tmp_path.glob("made-*.json"))
     assert json.loads(first.read_text())["environment"]["torch"]
 
 
 def test_a_page_says_what_was_found_and_how(tmp_path):
     one = made([], steps=3)
-    text = page(one, one.record("cpu", tmp_path, print), tmp_path)
+    text = page(one, one.record("cpu", tmp_path), tmp_path)
     for part in ("the answer is 42", "**Verdict**: holds.", "`deva reproduce made`", "steps 3",
                  "![made up](drawn.png)", "In the paper: nowhere."):  # fmt: skip
         assert part in text
@@ -124,12 +122,12 @@ def test_formulas_are_what_is_counted_and_measured(name, shape):
 
 def test_both_sides_pay_for_both():
     """What the paper's n² m leaves out: on a wide matrix, most of it."""
-    one, both = (tables.COSTS[name].flops(64, 256, 10) for name in ("deva-short", "deva-both"))
+    one, both = (tables.COSTS[name](64, 256, 10) for name in ("deva-short", "deva-both"))
     assert both - one > 6 * 64 * 256**2
 
 
 def test_the_paper_has_its_columns_swapped_no_more():
-    results = tables.compute_cost({"shapes": [[16, 24]], "refresh_every": 4}, print)
+    results = tables.compute_cost({"shapes": [[16, 24]], "refresh_every": 4})
     shown = tables.show_cost(results, None)
     assert "every formula is what was counted and measured" in shown.verdict
     muon, soap = (line.split(" | ") for line in shown.text.splitlines()[2:5:2])
@@ -139,8 +137,10 @@ def test_the_paper_has_its_columns_swapped_no_more():
 
 
 def test_every_method_of_the_table_of_costs_has_its_row():
-    results = tables.compute_cost({"shapes": [], "refresh_every": 4}, print)
+    results = tables.compute_cost({"shapes": [], "refresh_every": 4})
     rows = tables.show_cost(results, None).text.split("\n\n")[0].splitlines()[2:]
+    rows_of = EXHIBITS["table-cost"]["rows"]
+    assert [subject for subject, *_ in rows_of.values()] == list(tables.COSTS)
     states = [SUBJECTS[name].state.formula for name in tables.COSTS]
     found = [(row.split(" | ")[0][2:], row.split(" | ")[2]) for row in rows]
-    assert found == list(zip((cost.name for cost in tables.COSTS.values()), states, strict=True))
+    assert found == list(zip(rows_of, states, strict=True))

@@ -14,8 +14,7 @@ from deva_lab.reproduce.experiments import EXPERIMENTS
 from deva_lab.reproduce.paper import IMAGENET, MATRIX, SETUPS, VECTOR, Setup, data_of
 from deva_lab.run.entrants import Entrant
 from deva_lab.run.settings import RunSettings
-
-Result = dict[str, object]
+from lab.made_results import Result, result_of
 
 # The paper's settings ----------------------------------------------------------------------------
 
@@ -85,25 +84,17 @@ def made(run: RunSettings, *, loss: float, accuracy: float, status: str = "finis
     """A result of a run whose loss falls from 3 to the given one."""
     steps = list(range(0, run.steps + 1, run.evaluate_every))
     falling = [loss + (3 - loss) * (1 - step / run.steps) for step in steps]
-    return {
-        "id": run.id,
-        "label": run.optimizer,
-        "status": status,
-        "settings": run.saved(),
-        "unit": "images",
-        "units": run.batch * run.accumulate,
-        "parameters": 269_722,
-        "curve": {
-            "step": steps,
-            "units": [step * run.batch for step in steps],
-            "seconds": [0.1 * step for step in steps],
-            "train_loss": [None, *falling[1:]],
-            "loss": falling,
-            "accuracy": [accuracy * step / run.steps for step in steps],
-        },
-        "mean_milliseconds": {"model": 80.0, "optimizer": 20.0, "data": 0.1},
-        "environment": {"processor": "a processor"},
-    }
+    return result_of(
+        run,
+        steps,
+        status=status,
+        unit="images",
+        units=run.batch * run.accumulate,
+        parameters=269_722,
+        train_loss=[None, *falling[1:]],
+        loss=falling,
+        accuracy=[accuracy * step / run.steps for step in steps],
+    )
 
 
 def method_of(run: RunSettings) -> str:

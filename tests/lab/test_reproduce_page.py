@@ -55,7 +55,7 @@ def folder(tmp_path):
     """A folder with the records of three experiments, and one that has none."""
     out = tmp_path / "out"
     for one in some()[:3]:
-        one.record("cpu", out, print)
+        one.record("cpu", out)
     return out
 
 

@@ -14,7 +14,7 @@ SMALL = {"steps": 60, "paths": 8}
 
 @cache
 def results() -> dict:
-    return theory.compute(SMALL, lambda text: None)
+    return theory.compute(SMALL)
 
 
 def found() -> list:

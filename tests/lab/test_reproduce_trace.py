@@ -16,7 +16,7 @@ SETTINGS = {"seeds": 12, "steps": 400, "batch": 3, "lr": 0.1, "factors": (1,)}
 
 @cache
 def results() -> dict:
-    return trace.compute(SETTINGS, lambda text: None)
+    return trace.compute(SETTINGS)
 
 
 @pytest.mark.parametrize("loss", trace.ABOUT)

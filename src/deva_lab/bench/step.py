@@ -1,31 +1,23 @@
-"""What the times of steps come to: tables, the requirements that were set, a file and a chart."""
+"""What the times of steps come to: tables, a file and a chart."""
 
 from __future__ import annotations
 
 import json
-import operator
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from statistics import fmean, median
-from typing import TYPE_CHECKING, Any, Final, Literal
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
-from torch.optim import Optimizer
 
-import deva_optim as do
-
-from ..errors import check_least, unknown
+from ..errors import unknown
 from ..machine import machine, summary
-from ..models.gpt import GPT, SIZES
 from ..render import aligned
 from ..render.figures import GREY, make_figure, svg
 from .subjects import SETS, SUBJECTS, matching, shape_set
-from .timing import ONE, Result, Say, SetResult, Settings, measure_set, quartiles
+from .timing import Result, Say, SetResult, Settings, measure_set, quartiles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,15 +26,15 @@ if TYPE_CHECKING:
 OUT: Final = Path("runs/bench/step")
 
 
-def run(settings: Settings, out: Path = OUT, show: Say = print, say: Say = lambda _: None) -> bool:
-    """Measure, show tables and checks, write files; returns whether all checks hold."""
+def run(settings: Settings, out: Path = OUT, show: Say = print, say: Say = lambda _: None) -> None:
+    """Measure, show tables, and write the numbers and a chart."""
     subjects = [SUBJECTS[name] for name in matching(settings.only, SUBJECTS)]
     if backend := settings.compile:
         ours = [s for s in subjects if s.kind == "ours"]
         subjects += [replace(s, name=f"{s.name}-compiled", compile=backend) for s in ours]
     if settings.baseline not in SUBJECTS:
         raise unknown("baseline", settings.baseline, SUBJECTS)
-    sets = [shape_set(name) for name in [f"gpt-{d}:1" for d in settings.dims] or settings.shapes]
+    sets = [shape_set(name) for name in settings.shapes]
     if settings.threads:
         torch.set_num_threads(settings.threads)
     caption = summary(settings.device)
@@ -53,18 +45,12 @@ def run(settings: Settings, out: Path = OUT, show: Say = print, say: Say = lambd
     for shapes in sets:
         found.append(measure_set(shapes, subjects, settings, say))
         show(table(found[-1], settings))
-        show("\n".join(map(str, checks(found[-1]))) + "\n")
         # Written each time, so that an interruption costs little.
         numbers.write_text(json.dumps(document(found, settings), indent=1) + "\n", "utf-8")
-        if settings.dims:
-            chart = growth_chart(found, settings.dims[: len(found)], caption)
-        else:
-            chart = bar_chart(found, settings.baseline, caption)
-        picture.write_text(chart, "utf-8")
-    if settings.dims:
-        show(growth_table(found) + "\n")
+        picture.write_text(bar_chart(found, settings.baseline, caption), "utf-8")
+    if len(found) > 1:
+        show(means_table(found) + "\n")
     show(f"written: {numbers} and {picture}")
-    return all(check.holds for one in found for check in checks(one))
 
 
 def document(found: Sequence[SetResult], settings: Settings) -> dict[str, Any]:
@@ -91,7 +77,6 @@ def document(found: Sequence[SetResult], settings: Settings) -> dict[str, Any]:
                     }
                     for r in one.results.values()
                 ],
-                "checks": [{**asdict(check), "holds": check.holds} for check in checks(one)],
             }
             for one in found
         ],
@@ -152,8 +137,8 @@ def _ms(seconds: float) -> str:
     return f"{1e3 * seconds:.{3 if seconds < 1e-2 else 1}f}"
 
 
-def growth_table(found: Sequence[SetResult]) -> str:
-    """Mean milliseconds a step by width, a line for each subject."""
+def means_table(found: Sequence[SetResult]) -> str:
+    """Mean milliseconds a step, a line for each subject and a column for each set of shapes."""
     names = dict.fromkeys(name for one in found for name in one.results)
     columns = [{name: _ms(result.mean) for name, result in one.results.items()} for one in found]
     rows = [[name, *(column.get(name, "") for column in columns)] for name in names]
@@ -167,92 +152,6 @@ def listing() -> str:
     head = "Shape sets (NAME:2 takes two blocks, gpt-WIDTH is one block of any width)"
     tables = aligned((), sets, left=(0, 1)), aligned((), subjects, left=(0, 1, 2))
     return f"{head}\n{tables[0]}\n\nSubjects\n{tables[1]}"
-
-
-# The requirements ---------------------------------------------------------------------------------
-
-Sense = Literal["≤", "≥", "="]
-Requirement = tuple[int, str, float | None, Sense, float]  # a check, if the value is known
-_COMPARE: Final = {"≤": operator.le, "≥": operator.ge, "=": operator.eq}
-_RATIOS: Final = (
-    (1, "muon", "plain-muon", 0.75),
-    (1, "muon", "torch-muon", 0.25),
-    (2, "deva-short", "muon", 1.5),
-    (3, "deva-both", "muon", 2.4),
-    (4, "soap", "pytorch_optimizer-soap", 0.8),
-    (4, "soap", "heavyball-soap", 0.8),
-    (5, "adamw", "torch-adamw", 1.3),
-    (5, "deva-linf", "torch-adamw", 1.5),
-)
-# Products are asked about where they are what a method does.
-_PRODUCT_METHODS: Final = ("muon", "deva-short", "deva-both", "soap")
-
-
-@dataclass(frozen=True)
-class Check:
-    """A requirement, numbered as it was set: a number and its bound, judged as it is shown."""
-
-    number: int
-    text: str
-    value: float
-    sense: Sense
-    bound: float
-
-    @property
-    def holds(self) -> bool:
-        """Whether the value is on the right side of the bound."""
-        return bool(_COMPARE[self.sense](round(self.value, 3), self.bound))
-
-    def __str__(self) -> str:
-        verdict = "holds" if self.holds else "FAILS"
-        shown = f"{self.value:8.3f} {self.sense} {self.bound:<6g}"
-        return f"{self.number}. {self.text:<58}{shown}{verdict}"
-
-
-def checks(found: SetResult) -> list[Check]:
-    """Every requirement that these results can answer."""
-    return [
-        Check(number, text, value, sense, bound)
-        for number, text, value, sense, bound in (*_times(found), *_memory(found))
-        if value is not None
-    ]
-
-
-def _ours(found: SetResult) -> list[Result]:
-    """Our results on the shapes of the set itself."""
-    return [r for r in found.results.values() if r.kind == "ours" and not r.name.endswith(ONE)]
-
-
-def _times(found: SetResult) -> Iterator[Requirement]:
-    if found.shapes.against:
-        for r in _ours(found):
-            ratio = found.ratio(r.name, r.name + ONE)
-            yield 8, f"time of {r.name}, a hundred matrices / one", ratio, "≤", 3.0
-        return
-    for number, name, baseline, bound in _RATIOS:
-        yield number, f"time of {name} / {baseline}", found.ratio(name, baseline), "≤", bound
-    for r in _ours(found):
-        worst = r.worst / median(r.steps) if r.refreshes else None
-        yield 6, f"worst step of {r.name} / its median", worst, "≤", 2.0
-    for r in _ours(found):
-        if r.name in _PRODUCT_METHODS and r.products_rate is not None:
-            yield 7, f"share of {r.name}'s time in matrix products", r.products_share, "≥", 0.6
-            rate = r.products_rate / found.peak if found.shapes.name == "gpt-768" else None
-            yield 7, f"rate of {r.name}'s products / sgemm peak", rate, "≥", 0.7
-
-
-def _memory(found: SetResult) -> Iterator[Requirement]:
-    ours = _ours(found)
-    if found.shapes.against or not ours:
-        return
-    for r in ours:
-        yield 9, f"peak temporary memory of {r.name} / weights", r.temporary, "≤", 1.0
-    wrong = max(abs(r.state_bytes - r.formula_bytes) for r in ours)
-    yield 9, "bytes of state beside the formula, at the most", wrong, "=", 0
-    if {"deva-both", "deva-both-bf16"} <= found.results.keys():
-        wide, small = found.results["deva-both"], found.results["deva-both-bf16"]
-        saved = (wide.state_bytes - small.state_bytes) / (2 * wide.weight_bytes)
-        yield 9, "M and V of deva-both in bfloat16 / float32", 1 - saved, "=", 0.5
 
 
 # The chart ----------------------------------------------------------------------------------------
@@ -272,9 +171,10 @@ def bar_chart(found: Sequence[SetResult], baseline: str, caption: str) -> str:
         for kind, colour in COLOURS.items():
             panels[0].bar(0, 0, color=colour, label=kind)
         panels[0].legend(frameon=False, loc="lower right")
+        figure.suptitle(f"Mean time of a step, refreshes included, and × {baseline}")
+        figure.supxlabel(caption, fontsize=7, color=GREY)
 
-    title = f"Mean time of a step, refreshes included, and × {baseline}"
-    return _chart(0.8 + 0.26 * sum(heights), title, caption, fill)
+    return svg(make_figure((WIDTH, 0.8 + 0.26 * sum(heights)), fill))
 
 
 def _panel(axes: Axes, one: SetResult, baseline: str) -> None:
@@ -300,110 +200,3 @@ def _panel(axes: Axes, one: SetResult, baseline: str) -> None:
     axes.xaxis.set_visible(False)
     axes.spines["bottom"].set_visible(False)
     axes.tick_params(left=False)
-
-
-def growth_chart(found: Sequence[SetResult], widths: Sequence[int], caption: str) -> str:
-    """The mean step against the width of a block, both logarithmic, as the text of an SVG."""
-
-    def fill(figure: Figure) -> None:
-        axes = figure.add_subplot()
-        for name in dict.fromkeys(name for one in found for name in one.results):
-            pairs = zip(widths, found, strict=True)
-            known = {d: 1e3 * one.results[name].mean for d, one in pairs if name in one.results}
-            axes.plot(list(known), list(known.values()), marker="o", label=name)
-        axes.set(xscale="log", yscale="log", xlabel="width of a block", ylabel="ms")
-        axes.set_xticks(widths, list(map(str, widths)))
-        axes.minorticks_off()
-        axes.grid()
-        axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
-
-    return _chart(4.6, "Mean time of a step by the width of a block", caption, fill)
-
-
-def _chart(height: float, title: str, caption: str, fill: Callable[[Figure], None]) -> str:
-    def titled(figure: Figure) -> None:
-        fill(figure)
-        figure.suptitle(title)
-        figure.supxlabel(caption, fontsize=7, color=GREY)
-
-    return svg(make_figure((WIDTH, height), titled))
-
-
-# Whole training steps, forward and backward included, of the laboratory's GPT ---------------------
-
-BASELINE: Final = "AdamW"
-OPTIMIZERS: Final[dict[str, Callable[[nn.Module], Optimizer]]] = {
-    BASELINE: lambda model: torch.optim.AdamW(model.parameters(), 1e-3, weight_decay=0.1),
-    "Muon": lambda model: do.Muon(model, 1e-3, weight_decay=0.1, nesterov=False),
-    "DeVA": lambda model: do.DeVA(model, 1e-3),
-    "DeVA-S∞": lambda model: do.DeVASinf(model, 1e-3),
-    "SOAP": lambda model: do.SOAP(model, 1e-3),
-}
-WARMUP: Final = 4  # steps: layers that start at zero keep others without a gradient and a basis
-BOUND: Final = 1.15  # of DeVA's whole step over AdamW's, at the default settings
-
-
-@dataclass(frozen=True)
-class TrainingSettings:
-    """What is trained, a size of GPT on so many sequences of its context a step, and how often."""
-
-    size: str = "small"
-    vocabulary: int = 4096
-    batch: int = 64  # sequences a step
-    seed: int = 0
-    rounds: int = 20  # how often every optimizer takes a step
-
-    def __post_init__(self) -> None:
-        check_least(self, rounds=2)
-
-
-def run_training(settings: TrainingSettings, show: Say = print) -> bool:
-    """Measure and show a table; returns whether the requirement holds."""
-    torch.manual_seed(settings.seed)
-    size = SIZES[settings.size]
-    tokens = torch.randint(settings.vocabulary, (settings.batch, size.context + 1))
-    trained = {}
-    for name, build in OPTIMIZERS.items():
-        model = GPT(size, settings.vocabulary)
-        trained[name] = model, build(model)
-        for _ in range(WARMUP):
-            training_step(*trained[name], tokens)
-    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in trained}
-    for _ in range(settings.rounds):  # they take turns, a step each
-        for name, pair in trained.items():
-            seconds[name].append(training_step(*pair, tokens))
-    show(summary("cpu"))
-    show(
-        f"GPT of width {size.width}, {size.layers} layers, "
-        f"{sum(p.numel() for p in model.parameters()):,} parameters; "
-        f"{settings.batch * size.context:,} tokens a step, {settings.rounds} rounds\n"
-    )
-    ratios, rows = {}, []
-    for name, times in seconds.items():
-        whole, part = (median(column) for column in zip(*times, strict=True))
-        pairs = zip(times, seconds[BASELINE], strict=True)
-        values = [mine / base for (mine, _), (base, _) in pairs]
-        ratios[name] = fmean(values)  # a mean, for the refreshes to count
-        low, high = quartiles(values)
-        times_of = f"{1e3 * whole:.0f}", f"{1e3 * part:.1f}"
-        rows.append((name, *times_of, f"{ratios[name]:.3f}", f"{low:.3f}–{high:.3f}"))
-    show(aligned(("optimizer", "step, ms", "its part", f"/ {BASELINE}", "quartiles"), rows))
-    checks = [
-        Check(10, f"time of a training step, {name} / {BASELINE}", ratios[name], "≤", BOUND)
-        for name in ("DeVA", "DeVA-S∞")
-    ]
-    show("\n" + "\n".join(map(str, checks)))
-    return all(check.holds for check in checks)
-
-
-def training_step(model: nn.Module, optimizer: Optimizer, tokens: Tensor) -> tuple[float, float]:
-    """Train on a batch; returns the seconds of all of it and of the optimizer's part."""
-    start = time.perf_counter()
-    optimizer.zero_grad()
-    logits = model(tokens[:, :-1])
-    loss = cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
-    loss.backward()  # type: ignore[no-untyped-call]
-    middle = time.perf_counter()
-    optimizer.step()
-    end = time.perf_counter()
-    return end - start, end - middle

@@ -33,18 +33,12 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class ShapeSet:
-    """The shapes of the parameters of one optimizer: blocks of one kind, and what comes before.
+    """The shapes of the parameters of one optimizer: blocks of one kind, and what comes before."""
 
-    Attributes:
-        about: What it is, in a few words.
-        against: Shapes that every subject is measured on as well, to be compared with the others.
-    """
-
-    about: str
+    about: str  # what it is, in a few words
     block: tuple[Shape, ...]
     blocks: int = 1
     stem: tuple[Shape, ...] = ()
-    against: tuple[Shape, ...] = ()
     name: str = ""
 
     @property
@@ -93,7 +87,8 @@ SETS: Final[dict[str, ShapeSet]] = {
     "vit-l": ShapeSet("the hidden matrices of ViT-L/16", gpt_block(1024), 24, ((1024, 3, 16, 16),)),
     "resnet20": ShapeSet("the convolutions of ResNet-20 for CIFAR", _RESNET20),
     "moe": ShapeSet("a Mixtral layer, an eighth as wide", _MOE),
-    "tiny-batch": ShapeSet("a hundred 9×9 matrices in one", ((100, 9, 9),), against=((9, 9),)),
+    "tiny": ShapeSet("one 9×9 matrix", ((9, 9),)),
+    "tiny-batch": ShapeSet("a hundred 9×9 matrices in one parameter", ((100, 9, 9),)),
 }
 
 

@@ -1,4 +1,4 @@
-"""Time of a step: every subject in turn, round after round, so that all share the same weather."""
+"""Time of a step: subjects take turns, so that a busy moment of the machine slows all of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, quantiles
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +17,6 @@ from ..machine import available_bytes, peak_flops, wait
 from .counting import count_flops, peak_bytes, products_seconds, state_bytes
 from .subjects import Shape, ShapeSet, Subject, matrices
 
-ONE: Final = "/one"  # ends the name of a case on the shapes that a set is compared with
 Say = Callable[[str], None]
 
 
@@ -29,14 +28,12 @@ class Settings:
 
     Attributes:
         shapes: Names of shape sets, see `subjects.SETS`.
-        dims: Widths of one GPT block, to be measured in place of the shape sets.
         only: Names of subjects or globs; see `subjects.SUBJECTS`.
         compile: The backend by which each of ours is measured once more, compiled; None is none.
         profile: Whether to count FLOPs and memory and to profile, after the timing.
     """
 
-    shapes: tuple[str, ...] = ("gpt-256", "gpt-768", "tiny-batch")
-    dims: tuple[int, ...] = ()
+    shapes: tuple[str, ...] = ("gpt-256", "gpt-768", "tiny", "tiny-batch")
     only: tuple[str, ...] = ("*",)
     baseline: str = "muon"
     rounds: int = 7
@@ -68,15 +65,13 @@ class Case:
         seconds: Of the steps so far.
     """
 
-    def __init__(
-        self, subject: Subject, gradients: list[list[Tensor]], settings: Settings, end: str = ""
-    ) -> None:
+    def __init__(self, subject: Subject, gradients: list[list[Tensor]], settings: Settings) -> None:
         if subject.matrices_only:  # which are views
             gradients = [
                 [M for G in given for M in G.view(-1, *matrices(tuple(G.shape))[0])]
                 for given in gradients
             ]
-        self.name, self.subject, self.gradients = subject.name + end, subject, gradients
+        self.name, self.subject, self.gradients = subject.name, subject, gradients
         self.params = [torch.full_like(G, 0.02).requires_grad_() for G in gradients[0]]
         self.shapes = tuple(tuple(p.shape) for p in self.params)
         self.optimizer = subject.build(self.params, settings.refresh_every)
@@ -131,7 +126,6 @@ class Result:
 
     name: str
     kind: str
-    refreshes: bool
     rounds: tuple[tuple[float, ...], ...]
     first: float
     weight_bytes: int
@@ -160,7 +154,7 @@ class Result:
 
     @property
     def worst(self) -> float:
-        """The median over the rounds of the slowest step: a hiccup of the machine is not in it."""
+        """The median over the rounds of the slowest step: a single pause is not in it."""
         return median(max(turn) for turn in self.rounds)
 
     @property
@@ -249,20 +243,18 @@ def _warm_cases(
     say: Say,
 ) -> list[Case]:
     """The cases that work, past their first steps."""
-    named = {"": shapes.shapes, ONE: shapes.against}
-    sets = [(end, random_gradients(some, settings)) for end, some in named.items() if some]
+    gradients = random_gradients(shapes.shapes, settings)
     cases = []
     for subject in subjects:
-        for end, gradients in sets:
-            say(f"warming up {subject.name}{end}")
-            try:
-                case = Case(subject, gradients, settings, end)
-                case.steps(settings.warmup)
-                cases.append(case)
-            except Exception as error:  # other people's code may fail in any way
-                if subject.kind != "peer":
-                    raise
-                left_out[subject.name + end] = f"{type(error).__name__}: {error}".split("\n")[0]
+        say(f"warming up {subject.name}")
+        try:
+            case = Case(subject, gradients, settings)
+            case.steps(settings.warmup)
+            cases.append(case)
+        except Exception as error:  # other people's code may fail in any way
+            if subject.kind != "peer":
+                raise
+            left_out[subject.name] = f"{type(error).__name__}: {error}".split("\n")[0]
     return cases
 
 
@@ -280,7 +272,6 @@ def _result(case: Case, rounds: list[list[float]], settings: Settings) -> Result
     return Result(
         case.name,
         case.subject.kind,
-        case.subject.refreshes,
         tuple(map(tuple, rounds)),
         case.seconds[0],
         weight_bytes=sum(p.nbytes for p in case.params),

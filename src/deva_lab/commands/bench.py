@@ -29,35 +29,29 @@ def run(options: argparse.Namespace) -> int:
     about, layout = text(f"bench-{name}"), argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(f"deva bench {name}", None, about, formatter_class=layout)
     add_arguments(parser, f"bench {name}")
-    return _RUN[name](parser, rest)
+    _RUN[name](parser, rest)
+    return 0
 
 
-def _step(parser: argparse.ArgumentParser, words: list[str]) -> int:
+def _step(parser: argparse.ArgumentParser, words: list[str]) -> None:
     from ..bench import step
     from ..bench.timing import Settings
 
     usual = Settings()
     parser.set_defaults(**{**vars(usual), "shapes": ()})
     given = vars(parser.parse_args(words))
-    listed, task, out, strict = (given.pop(name) for name in ("list", "task", "out", "strict"))
-    if listed:
-        print(step.listing())
-        return 0
+    listed, task, out = (given.pop(name) for name in ("list", "task", "out"))
     given["shapes"] = (*given["shapes"], *[task] * bool(task)) or usual.shapes
     given["only"] = tuple(given["only"])
-    holds = step.run(Settings(**given), out, say=_progress)
-    return 0 if holds or not strict else 1
+    if listed:
+        print(step.listing())
+    else:
+        step.run(Settings(**given), out, say=_progress)
 
 
-def _training(parser: argparse.ArgumentParser, words: list[str]) -> int:
-    from ..bench.step import TrainingSettings, run_training
-
-    parser.set_defaults(**vars(TrainingSettings()))
-    run_training(TrainingSettings(**vars(parser.parse_args(words))))
-    return 0
-
-
-def _counted(parser: argparse.ArgumentParser, words: list[str], *, default: str, table: str) -> int:
+def _counted(
+    parser: argparse.ArgumentParser, words: list[str], *, default: str, table: str
+) -> None:
     """A table for each set of shapes that is named."""
     from ..bench import counting
     from ..bench.subjects import shape_set
@@ -65,28 +59,12 @@ def _counted(parser: argparse.ArgumentParser, words: list[str], *, default: str,
     names = parser.parse_args(words).shapes or [default]
     for found in [shape_set(name) for name in names]:
         print(getattr(counting, table)(found))
-    return 0
 
 
-def _ranks(parser: argparse.ArgumentParser, words: list[str]) -> int:
-    from ..bench import ranks
-
-    parser.set_defaults(**vars(ranks.RanksSettings()))
-    given = vars(parser.parse_args(words))
-    if given.pop("plan"):
-        print(ranks.plan())
-        return 0
-    settings = ranks.RanksSettings(**given)
-    print(f"{settings}\nthe largest rank over the mean of all\n\n{ranks.table(settings)}")
-    return 0
-
-
-_RUN: Final[dict[str, Callable[[argparse.ArgumentParser, list[str]], int]]] = {
+_RUN: Final[dict[str, Callable[[argparse.ArgumentParser, list[str]], None]]] = {
     "step": _step,
-    "training": _training,
     "launches": partial(_counted, default="gpt2-small", table="launches_table"),
     "state": partial(_counted, default="llama-8b", table="state_table"),
-    "ranks": _ranks,
 }
 
 

@@ -10,10 +10,9 @@ from typing import Final
 
 from ..errors import UsageError, unknown
 from ..launchers import check_failed, check_jobs
-from ..race.entries import COURSES, Entry, chosen, listing, rules_text
-from ..race.page import confirmation, draw_race, publish, summary, text
+from ..race.entries import COURSES, Entry, chosen, listing
+from ..race.page import confirmation, draw_race, publish, recipe, rules_text, summary, text
 from ..race.standings import Race, freeze
-from ..race.track import recipe
 from ..race.tuning import next_runs, pending, robustness
 from ..render.display import Display, display
 from ..reproduce.experiment import check_runs
@@ -32,7 +31,7 @@ def run(options: argparse.Namespace, race: Race | None = None) -> int:
     if options.rules:
         print(rules_text(race.rules))
     elif options.entries:
-        print(listing(race.rules, race.entries))
+        print(listing(race.course))
     elif options.list:
         print(text(race.standings(), race.course))
     elif options.stage not in STAGES:
@@ -106,7 +105,7 @@ def _final(stage: Stage) -> None:
     rows = race.standings()
     stage.shown.say("\n" + text(rows, race.course))
     if rows:
-        stage.shown.say(str(draw_race(rows, frozen.muon, race.folder)[0]))
+        stage.shown.say(str(draw_race(rows, race.folder)[0]))
 
 
 def _all(stage: Stage) -> None:
@@ -149,7 +148,7 @@ def _page(stage: Stage) -> None:
 def _recipe(stage: Stage) -> None:
     stage.need_names("ENTRY")
     for entry in stage.entries:
-        stage.shown.say(recipe(entry, stage.race.frozen, stage.race.rules))
+        stage.shown.say(recipe(entry, stage.race))
 
 
 STAGES: Final[dict[str, Callable[[Stage], None]]] = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 
 from ..errors import UsageError
@@ -31,10 +30,7 @@ def run(options: argparse.Namespace) -> int:
         return code
     options.out.mkdir(parents=True, exist_ok=True)
     for one in chosen:
-        if isinstance(one, Trained):
-            record = one.record(options.scale, options.out, options.data)
-        else:
-            record = one.record(options.scale, options.out, _progress)
+        record = one.record(options.scale, options.out, options.data)
         text = page(one, record, options.out)
         write_text(options.out / f"{one.id}.md", text)
         print(text)
@@ -66,9 +62,3 @@ def _train(trained: Sequence[Trained], options: argparse.Namespace) -> int:
     if stopping():
         shown.say(f"Stopped. To go on: {orders.command}")
     return stopping.exit_code
-
-
-def _progress(message: str) -> None:
-    """Progress, for whoever watches."""
-    if sys.stderr.isatty():
-        print(f"  {message}", file=sys.stderr, flush=True)

@@ -178,7 +178,8 @@ class Standing:
         scores: The same seed by seed; infinite where a seed's own curve does not reach it.
         time: Seconds of training to it, likewise.
         fair: Tokens to the end of the Muon that has DeVA's levers, over those that it took.
-        step: Milliseconds of a whole step, and of the optimizer's part.
+        step, optimizer: Milliseconds of a whole step, and of the optimizer's part.
+        sets_target: Whether it is the Muon whose final loss is the target.
     """
 
     entry: Entry
@@ -190,6 +191,7 @@ class Standing:
     time: float | None
     step: float
     optimizer: float
+    sets_target: bool
     fair: float | None = None
 
 
@@ -240,6 +242,7 @@ def standing(
         time=_share(runs, muon, target, "seconds"),
         step=milliseconds(runs).mean,
         optimizer=milliseconds(runs, "optimizer").mean,
+        sets_target=entry.name == frozen.muon,
     )
 
 
@@ -279,6 +282,11 @@ class Paired(NamedTuple):
     t: float
     p: float
     pairs: int
+
+    def __str__(self) -> str:
+        """The result in a few words."""
+        chance = "p < 0.001" if self.p < 0.001 else f"p = {self.p:.3f}"
+        return f"paired t = {self.t:.1f} over {self.pairs} seeds, {chance}"
 
 
 def paired(one: Measured, other: Measured) -> Paired | None:

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from ..data.corpus import check_digests, find_shards, map_shard
@@ -29,8 +29,6 @@ from ..errors import UsageError
 from ..files import append_line
 from ..models.gpt import TrackGPT, TrackSize
 from ..run.entrants import ENTRANTS, Entrant
-from .entries import Entry, Rules
-from .standings import Frozen
 
 # The baseline's Muon steps by 0.025 max(1, n/m)^½; ours by 0.2 √max(n, m) η: the same on a square
 # of the width for this η, and the same decay for this λ.
@@ -62,7 +60,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)
     dist.init_process_group("nccl", device_id=device)
-    torch.manual_seed(options.seed)
     settings = {
         k: getattr(options, k) for k in ("optimizer", "lr", "weight_decay", "steps", "seed")
     }
@@ -90,9 +87,7 @@ def run(
         raise UsageError(f"--data {data} has no .bin shards: modded-nanogpt's data/ downloads them")
     check_digests(files)
     torch.manual_seed(seed)
-    model = TrackGPT(track.size).to(device)
-    for parameter in model.parameters():
-        _broadcast(parameter)
+    model = TrackGPT(track.size).to(device)  # the same on all ranks, as the seed is
     optimizers = build(model, optimizer, lr=lr, weight_decay=weight_decay)
     rates = [group["lr"] for one in optimizers for group in one.param_groups]
     compute = torch.compile(model, dynamic=False) if device.type == "cuda" else model
@@ -188,31 +183,9 @@ def _sum(x: Tensor | None) -> None:
         dist.all_reduce(x)
 
 
-def _broadcast(parameter: nn.Parameter) -> None:
-    if dist.is_initialized():
-        dist.broadcast(parameter.detach(), 0)
-
-
 def _say(text: str) -> None:
     if dist.get_rank() == 0:
         print(text, flush=True)
-
-
-def recipe(entry: Entry, frozen: Frozen | None, rules: Rules, *, steps: int = 3250) -> str:
-    """The command of an entry; its rate is the baseline Muon's, times theirs in our race."""
-    ratio, why = 1.0, "Tune it."
-    if frozen is not None and entry.name in frozen.entries and frozen.muon in frozen.entries:
-        ratio = frozen.check(entry, rules).lr / frozen.entries[frozen.muon].lr
-        why = f"This is {ratio:.3g} times it, as in our race; tune it."
-    return f"""\
-# {entry.name} ({entry.about}) on modded-nanogpt's optimization track, on GPUs; get the data with
-#   git clone https://github.com/KellerJordan/modded-nanogpt
-#   cd modded-nanogpt && python data/cached_fineweb10B.py 40
-# The baseline's Muon has lr {RATE:.4g} in our scale. {why}
-torchrun --standalone --nproc_per_node=8 -m deva_lab.race.track --data data/fineweb10B \\
-    --optimizer {entry.optimizer} --lr {ratio * RATE:.4g} --weight-decay {DECAY / ratio:.4g} \
---steps {round(entry.length * steps)}
-"""
 
 
 def _parser() -> argparse.ArgumentParser:

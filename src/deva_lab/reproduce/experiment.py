@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 import deva_optim
 
@@ -33,9 +33,8 @@ from ..run.tasks import check_task
 from ..vision import build_model
 from . import Scale
 from .measures import Finding, best, final, holding, orders, overall, sentence, speeds
-from .paper import IMAGE_NAMES, NAMES, PAPER_STEPS, PRINTED, Setup, Subject, data_of, setup_of
+from .paper import IMAGE_NAMES, NAMES, PAPER_STEPS, PRINTED, Setup, data_of, setup_of
 
-Say = Callable[[str], None]
 Record = dict[str, Any]
 GPT2_IDS = 50_257
 
@@ -97,7 +96,7 @@ def bold(text: str, chosen: bool) -> str:
 
 
 _ENVIRONMENT = Environment(
-    loader=PackageLoader("deva_lab.reproduce"),
+    loader=ChoiceLoader([PackageLoader(f"deva_lab.{each}") for each in ("reproduce", "race")]),
     undefined=StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
@@ -138,7 +137,7 @@ class Computed(Experiment):
         settings: What `compute` is given; results are kept by it, so it must be JSON.
     """
 
-    compute: Callable[[Mapping[str, Any], Say], dict[str, Any]]
+    compute: Callable[[Mapping[str, Any]], dict[str, Any]]
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def path(self, folder: Path) -> Path:
@@ -158,12 +157,12 @@ class Computed(Experiment):
             return None
         return {**found, "scale": scale, "command": f"deva reproduce {self.id}"}
 
-    def record(self, scale: Scale, folder: Path, say: Say) -> Record:
-        """The record: from the folder if it is there, else computed and put there."""
+    def record(self, scale: Scale, folder: Path, data: str | None = None) -> Record:
+        """The record, from the folder if it is there, else computed; it needs no data."""
         if (found := self.kept(scale, folder)) is not None:
             return found
         start = time.perf_counter()
-        results = self.compute(self.settings, say)
+        results = self.compute(self.settings)
         record = {
             "id": self.id,
             "scale": scale,
@@ -199,11 +198,11 @@ class Trained(Experiment):
 
     Attributes:
         plan: What a scale has → the runs; one that another experiment has too is done once.
-        subject: What is trained.
+        subject: What is trained: gpt, resnet or vit.
     """
 
     plan: Callable[[Setup], Sequence[RunSettings]]
-    subject: Subject = "gpt"
+    subject: str = "gpt"
 
     @property
     def kind(self) -> str:

@@ -182,7 +182,7 @@ def show_variants_figure(results: Sequence[Result], folder: Path) -> Shown:
 
 def _behind(runs: Groups, column: str) -> Finding:
     """The factored variant ends above the others, which end close together."""
-    ends = {label: at(own, -1, column) for label, own in runs.items()}
+    ends = {label: final(own, column) for label, own in runs.items()}
     least, *_, highest = sorted((ends[label] for label in UNFACTORED), key=lambda one: one.mean)
     how = f"{ends[FACTORED].text()} against {least.mean:.3f} to {highest.mean:.3f}"
     return below(highest, ends[FACTORED], how=how)

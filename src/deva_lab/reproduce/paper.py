@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from importlib.resources import files
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from ..data import data_folder
 from ..data.images import IN_DATA_FOLDER as IMAGE_FILES
@@ -21,14 +21,20 @@ from ..render import figures as palette
 from ..render.figures import COLOURS, SPARE, Style
 from ..run.environment import default_device
 from ..run.settings import RunSettings
-from . import Scale
+from . import SCALES, Scale
 
-EXHIBITS: Final[dict[str, dict[str, Any]]] = json.loads(
-    (files(__package__) / "paper.json").read_text("utf-8")
-)
+
+def _read(name: str) -> dict[str, dict[str, Any]]:
+    read: dict[str, dict[str, Any]] = json.loads((files(__package__) / name).read_text("utf-8"))
+    return read
+
+
+_SETTINGS: Final = _read("setups.json")
+EXHIBITS: Final = _read("paper.json")
 """Id of an experiment → `what` it shows, the `place` in the paper, and `printed` numbers.
 
-It also has the `subject` of what is trained, or the `settings` of what is computed.
+It also has the `subject` of what is trained, or the `settings` of what is computed, and what the
+tables have of ours: the `rows`, the `runs` that have the hyper-parameters, and what is `used`.
 """
 PRINTED: Final = {name: each["printed"] for name, each in EXHIBITS.items() if "printed" in each}
 """Id of an experiment → the numbers that the paper prints, by its names of the methods."""
@@ -60,26 +66,11 @@ LOOKS: Final = {
 }
 NAMES: Final = {label: look.name for label, look in LOOKS.items()}
 
-VECTOR: Final = {
-    "adamw": "adamw:weight_decay=0.1",
-    "signum": "signum:weight_decay=0.1",
-    "devalinf": "deva-linf:betas=0.9/0.999",
-}
+VECTOR: Final[dict[str, str]] = _SETTINGS["resnet"]["vector"]
 """Method → its optimizer on CIFAR-10. All momenta are 0.9."""
-MATRIX: Final = {
-    "muon": "muon:rest_betas=0.9/0.999",
-    "soap": "soap:refresh_every=5,rest_betas=0.9/0.999,weight_decay=0.1",
-    "adamuon": "adamuon:rest_betas=0.9/0.999",
-    "devasinf": "deva-sinf:refresh_every=5,rest=adamw,rest_betas=0.9/0.999",
-}
+MATRIX: Final[dict[str, str]] = _SETTINGS["resnet"]["matrix"]
 """The same for matrices. All averages decay by 0.95."""
-IMAGENET: Final = {
-    "adamw": "adamw:weight_decay=0.1",
-    "muon": "muon:nesterov=true,rest_betas=0.9/0.999",
-    "soap": "soap:rest_betas=0.9/0.999,weight_decay=0.1",
-    "adamuon": "adamuon:rest_betas=0.9/0.999",
-    "devasinf": "deva-sinf:nesterov=true,rest=adamw,rest_betas=0.9/0.999,sign_stabilize=true",
-}
+IMAGENET: Final[dict[str, str]] = _SETTINGS["vit"]["optimizers"]
 """Method → its optimizer on ImageNet: momentum of Nesterov and the sign trick as the paper has."""
 IMAGE_NAMES: Final = {**palette.NAMES, "adamw": "Adam"}
 IMAGE_LOOKS: Final = {
@@ -88,8 +79,6 @@ IMAGE_LOOKS: Final = {
 }
 
 # Scales -------------------------------------------------------------------------------------------
-
-Subject = Literal["gpt", "resnet", "vit"]
 
 
 @dataclass(frozen=True)
@@ -124,62 +113,32 @@ class Setup:
         return [base.changed(optimizer=one, seed=seed) for seed in seeds for one in labels]
 
 
-def _base(task: str, size: str, lr: float, steps: int, batch: int, **more: Any) -> RunSettings:
-    return RunSettings(task, size, "", "", lr, seed=0, steps=steps, batch=batch, **more)
+def _setup(base: dict[str, Any], **more: list[Any]) -> Setup:
+    run = RunSettings(data="", optimizer="", seed=0, **base)
+    return Setup(run, **{name: tuple(values) for name, values in more.items()})
 
 
-SETUPS: Final[dict[tuple[Subject, Scale], Setup]] = {
-    # On text the rate is constant for 60 % of the steps and then falls to zero. At CPU scale the
-    # usual one, 0.01, is the best of each method in docs/evidence.md.
-    ("gpt", "cpu"): Setup(
-        _base("gpt", "small", 0.01, 200, 8, vocabulary=512, evaluate_every=20),
-        seeds=(0, 1, 2),
-        few=(0, 1),
-        rates=(1e-3, 5e-3, 1e-2, 5e-2, 1e-1),
-        accumulations=(1, 2, 4),
-        recorded=(5, 10, 50, 100, 200),
-    ),
-    # 1.4 G tokens, 49,152 a step
-    ("gpt", "paper"): Setup(
-        _base("gpt", "paper", 1e-3, 28_483, 48,
-              vocabulary="gpt2", evaluate_every=284, dtype="bfloat16")
-    ),
-    # On CIFAR-10 the rate falls to zero from the first step on.
-    ("resnet", "cpu"): Setup(
-        _base("resnet", "resnet20", 0.01, 200, 64, decay=1.0, evaluate_every=200),
-        rates=(0.001, 0.005, 0.01, 0.05),
-    ),
-    # 40 epochs of 50,000 images, an evaluation each; the paper's best rates, both times it names
-    # them, are inside the grid
-    ("resnet", "paper"): Setup(
-        _base("resnet", "resnet20", 0.01, 15_625, 128, decay=1.0, evaluate_every=391),
-        rates=(5e-4, 1e-3, 5e-3, 1e-2, 5e-2, 1e-1),
-    ),
-    ("vit", "cpu"): Setup(_base("vit", "mini", 0.001, 300, 64, decay=0.0, evaluate_every=20)),
-    # five epochs of 1,281,167 images, 512 a step
-    ("vit", "paper"): Setup(
-        _base("vit", "vit-l16", 0.001, 12_511, 64,
-              decay=0.0, accumulate=8, evaluate_every=250, dtype="bfloat16")
-    ),
-}  # fmt: skip
-DATA: Final[dict[Subject, tuple[str, str, str]]] = {
-    "gpt": ("fineweb:2200000", "fineweb-sample", "python"),  # about 1.5 G tokens
-    "resnet": ("cifar10", "cifar10-small", "digits"),
-    "vit": ("imagenet-1k", "tiny-imagenet", "digits"),
+# On text the rate is constant for 60 % of the steps and then falls to zero. At CPU scale the usual
+# one, 0.01, is the best of each method in docs/evidence.md. On CIFAR-10 the rate falls to zero from
+# the first step on; the paper's best rates, both times it names them, are inside the grid. At the
+# paper's scale that is 1.4 G tokens of FineWeb, 49,152 a step, 40 epochs of CIFAR-10 with an
+# evaluation each, and five epochs of ImageNet, 512 images a step.
+SETUPS: Final = {
+    (subject, scale): _setup(**own[scale]) for subject, own in _SETTINGS.items() for scale in SCALES
 }
-"""Data at the scale of the paper; at that of two cores, if DEVA_DATA has it; and without."""
+"""What is trained, and the scale → the setup, of setups.json."""
 
 
-def data_of(subject: Subject, scale: Scale) -> str:
-    """What is trained on unless the user says otherwise."""
-    paper, small, anywhere = DATA[subject]
+def data_of(subject: str, scale: Scale) -> str:
+    """What is trained on unless the user says otherwise; “anywhere” is without DEVA_DATA."""
+    known = _SETTINGS[subject]["data"]
     if scale == "paper":
-        return paper
-    folder, file = data_folder(), (TEXT_FILES | IMAGE_FILES)[small]
-    return small if folder and (folder / file).exists() else anywhere
+        return str(known["paper"])
+    folder, file = data_folder(), (TEXT_FILES | IMAGE_FILES)[known["cpu"]]
+    return str(known["cpu" if folder and (folder / file).exists() else "anywhere"])
 
 
-def setup_of(subject: Subject, scale: Scale, data: str | None = None) -> Setup:
+def setup_of(subject: str, scale: Scale, data: str | None = None) -> Setup:
     """The setup of a scale on some data, or on what it has unless the user says otherwise."""
     setup = SETUPS[subject, scale]
     device = default_device() if scale == "paper" else "cpu"

@@ -29,7 +29,7 @@ from ..quadratic import SIZES, Sampled, hessian
 
 def nuclear_norm(S: Tensor) -> Tensor:
     """‖S‖₁, the sum of the singular values."""
-    norm: Tensor = torch.linalg.svdvals(S).sum(-1)
+    norm: Tensor = torch.linalg.matrix_norm(S, "nuc")
     return norm
 
 

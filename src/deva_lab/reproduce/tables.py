@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -18,9 +18,9 @@ from ..models.gpt import GPT, SIZES
 from ..run.entrants import Entrant
 from ..run.settings import RunSettings
 from . import paper
-from .experiment import Say, Shown, parameters, shown, units
+from .experiment import Shown, parameters, shown, units
 from .measures import Finding, judged
-from .paper import PRINTED
+from .paper import EXHIBITS, PRINTED
 from .theory import power
 
 # Memory and FLOPs of a step, by formula, counted and measured -------------------------------------
@@ -66,30 +66,23 @@ def _short(n: int, m: int, k: int) -> float:
     return 3 * 2 * s * s * l + refresh_flops(s) / k + msign_flops(n, m) + 2 * n * m
 
 
-class Cost(NamedTuple):
-    """The name of a method, and n, m, k → FLOPs of its step, refreshes in their share."""
-
-    name: str
-    flops: Callable[[int, int, int], float]
-
-
-COSTS: Final = {
-    "muon": Cost("Muon", lambda n, m, k: msign_flops(n, m)),
-    "adamuon": Cost("AdaMuon", lambda n, m, k: msign_flops(n, m)),
-    # M turns at a refresh
-    "soap": Cost("SOAP", lambda n, m, k: _both(n, m, k) + 2 * rotation_flops(n, m) / k),
-    "deva-both": Cost("DeVA-S∞", _deva),
-    "deva-short": Cost("DeVA-S∞, short side", _short),
-    "deva-factored": Cost("DeVA-S∞, factored", lambda n, m, k: _both(n, m, k) + msign_flops(n, m)),
-    "deva-instantaneous": Cost(
-        "DeVA-S∞, instantaneous", lambda n, m, k: _deva(n, m, k) + rotation_flops(n, m)
-    ),
-    "shampoo": Cost("Shampoo", lambda n, m, k: 2 * rotation_flops(n, m) + 11 * (n**3 + m**3) / k),
-    "splus": Cost("SPlus", lambda n, m, k: 3 * rotation_flops(n, m) + 9 * (n**3 + m**3) / k),
-    "adamw": Cost("AdamW", lambda n, m, k: 0.0),
-    "deva-linf": Cost("DeVA-ℓ∞", lambda n, m, k: 0.0),
+COSTS: Final[dict[str, Callable[[int, int, int], float]]] = {
+    "muon": lambda n, m, k: msign_flops(n, m),
+    "adamuon": lambda n, m, k: msign_flops(n, m),
+    "soap": lambda n, m, k: _both(n, m, k) + 2 * rotation_flops(n, m) / k,  # M turns at a refresh
+    "deva-both": _deva,
+    "deva-short": _short,
+    "deva-factored": lambda n, m, k: _both(n, m, k) + msign_flops(n, m),
+    "deva-instantaneous": lambda n, m, k: _deva(n, m, k) + rotation_flops(n, m),
+    "shampoo": lambda n, m, k: 2 * rotation_flops(n, m) + 11 * (n**3 + m**3) / k,
+    "splus": lambda n, m, k: 3 * rotation_flops(n, m) + 9 * (n**3 + m**3) / k,
+    "adamw": lambda n, m, k: 0.0,
+    "deva-linf": lambda n, m, k: 0.0,
 }
-"""By subject of the benchmark; the page has the formulas in words."""
+"""Subject of the benchmark → n, m, k → FLOPs of its step, refreshes in their share.
+
+paper.json has the formulas in words.
+"""
 
 
 def measure_cost(name: str, shape: tuple[int, int], k: int) -> dict[str, Any]:
@@ -107,19 +100,17 @@ def measure_cost(name: str, shape: tuple[int, int], k: int) -> dict[str, Any]:
     steps(1)  # the first basis is chosen once
     return {
         "shape": list(shape),
-        "formula_flops": COSTS[name].flops(*shape, k),
+        "formula_flops": COSTS[name](*shape, k),
         "counted_flops": count_flops(lambda: steps(k)).total / k,
         "formula_bytes": subject.state.bytes([shape]),
         "measured_bytes": state_bytes(optimizer),
     }
 
 
-def compute_cost(settings: Mapping[str, Any], say: Say) -> dict[str, Any]:
+def compute_cost(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Every method on every shape."""
-    k, found = settings["refresh_every"], {}
-    for name, cost in COSTS.items():
-        found[name] = [measure_cost(name, (n, m), k) for n, m in settings["shapes"]]
-        say(cost.name)
+    k, shapes = settings["refresh_every"], settings["shapes"]
+    found = {name: [measure_cost(name, (n, m), k) for n, m in shapes] for name in COSTS}
     return {"methods": found, "refresh_every": k}
 
 
@@ -132,8 +123,8 @@ def show_cost(results: Mapping[str, Any], folder: Path) -> Shown:
         for row in rows
     )
     states = {name: SUBJECTS[name].state.formula for name in COSTS}
-    values = {"costs": COSTS, "measured": results["methods"], "states": states, "exact": exact}
-    return shown("table-cost", {}, **values)
+    values = {"measured": results["methods"], "states": states, "exact": exact}
+    return shown("table-cost", {}, rows=EXHIBITS["table-cost"]["rows"], **values)
 
 
 # Hyper-parameters: the paper's beside those that `--scale paper` runs with -----------------------
@@ -141,18 +132,9 @@ def show_cost(results: Mapping[str, Any], folder: Path) -> Shown:
 # Ours are read from optimizers that are built as a run would build them. A hyper-parameter that a
 # method has no use for is in the paper's table all the same, and compared with nothing here.
 
-USED: Final = {
-    "adamw": ("β₁", "β₂", "ε"),
-    "lion": ("β₁", "β₂"),
-    "signum": ("β₁",),
-    "deva-linf": ("β₁", "β₂", "ε", "Nesterov"),
-    "muon": ("β₁", "Nesterov"),
-    "adamuon": ("β₁", "β₂", "ε", "Nesterov"),
-    "soap": ("β₁", "β₂", "β₃", "ε", "refresh"),
-    "deva-sinf": ("β₁", "β₂", "β₃", "ε", "refresh", "Nesterov"),
-}
-"""What a method has a use for beside rate, decay and batch, by the name of its entrant."""
 HYPER: Final = PRINTED["table-hyper"]
+USED: Final = EXHIBITS["table-hyper"]["used"]
+"""What a method has a use for beside rate, decay and batch, by the name of its entrant."""
 WITHIN: Final = {"NanoGPT": (274e6, 276e6)}  # parameters, where the paper's text has them
 
 
@@ -162,12 +144,8 @@ def hyper_runs() -> dict[str, dict[str, RunSettings]]:
     for methods in (paper.VECTOR, paper.MATRIX, paper.IMAGENET):
         names |= {label: paper.IMAGE_NAMES[method] for method, label in methods.items()}
     found: dict[str, dict[str, RunSettings]] = {}
-    for title, name in (
-        ("NanoGPT", "fig-nanogpt"),
-        ("ViT-L/16", "fig-vit"),
-        ("ResNet-20", "fig-cifar"),
-    ):
-        setup = paper.setup_of(paper.EXHIBITS[name]["subject"], "paper")
+    for title, name in EXHIBITS["table-hyper"]["runs"].items():
+        setup = paper.setup_of(EXHIBITS[name]["subject"], "paper")
         runs = [(names[run.optimizer], run) for run in paper.RUNS[name](setup)]
         found[title] = {
             method: run
@@ -195,7 +173,7 @@ def read_hyper(run: RunSettings) -> dict[str, Any]:
     return {key: found[key] for key in ("lr", "decay", "batch", *USED[entrant.name])}
 
 
-def compute_hyper(settings: Mapping[str, Any], say: Say) -> dict[str, Any]:
+def compute_hyper(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Title → the hyper-parameters of each method, and the size and length of its runs."""
     found = {}
     for title, table in hyper_runs().items():
@@ -240,15 +218,9 @@ def _text(value: Any) -> str:
 #
 #     G     n×m  a gradient, the only sample: E[·] is the value itself
 #     L, R       G Gᵀ and Gᵀ G
+#
+# The rows in paper.json say which method of ours is the paper's; its Shampoo is not grafted.
 
-ROWS: Final = {
-    "Adam": "adamw",
-    "Shampoo": "shampoo-ungrafted",
-    "SOAP": "soap",
-    "SPlus": "splus",
-    "DeVA-S∞": "deva-sinf",
-}
-"""The paper's name → ours; the paper's Shampoo is not grafted."""
 REPAIRED: Final = "DeVA-S∞ with both factors under the root"
 ROUNDING: Final = 1e-10  # float64, roots of matrices with singular values from 1 to 10
 
@@ -269,7 +241,7 @@ UPDATES: Final[dict[str, Callable[[Tensor], Tensor]]] = {
 """M⁻¹ G by the preconditioner of the paper's table."""
 
 
-def compute_methods(settings: Mapping[str, Any], say: Say) -> dict[str, Any]:
+def compute_methods(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Bases and adaptations of our methods, and how the updates of the paper's table scale."""
     generator = torch.Generator().manual_seed(0)
     U, V = (
@@ -282,7 +254,9 @@ def compute_methods(settings: Mapping[str, Any], say: Say) -> dict[str, Any]:
         for name, update in UPDATES.items()
     }
     return {
-        "methods": {name: list(_method(ours)) for name, ours in ROWS.items()},
+        "methods": {
+            name: list(_method(ours)) for name, ours in EXHIBITS["table-methods"]["rows"].items()
+        },
         "scaling": scaling,
     }
 

@@ -30,7 +30,7 @@ from deva_optim.core.linalg import value
 from deva_optim.core.variance import side_norms
 
 from .. import quadratic
-from .experiment import Say, Shown, one_thread, shown, written
+from .experiment import Shown, one_thread, shown, written
 from .measures import Finding, Verdict, decided
 from .quantities import (
     WEIGHTS,
@@ -335,7 +335,7 @@ def adapted(direction: Direction, bounds: Mapping[Key, Bound]) -> Finding:
 
 
 @one_thread()
-def compute(settings: Mapping[str, Any], say: Say) -> dict[str, Any]:
+def compute(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Every claim with what was found of it, and the bounds along trajectories."""
     bounds: dict[Key, Bound] = {
         (size, direction, weights): bound_along(size, direction, weights, **settings)
@@ -343,7 +343,6 @@ def compute(settings: Mapping[str, Any], say: Say) -> dict[str, Any]:
         for direction in THEOREMS
         for weights in WEIGHTS
     }
-    say(f"{len(bounds)} trajectories")
     found = [statement() for statement in STATEMENTS]
     found += [along(*key, bound) for key, bound in bounds.items()]
     found += [adapted(direction, bounds) for direction in THEOREMS]

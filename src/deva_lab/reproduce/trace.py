@@ -27,7 +27,7 @@ from ..quadratic import Sampled, hessian
 from ..render import figures as palette
 from ..render.figures import GREY, draw, draw_curves
 from ..results import Curve
-from .experiment import Say, Shown, one_thread, shown
+from .experiment import Shown, one_thread, shown
 from .losses import legend_below
 from .measures import Finding, decided
 from .quantities import linf_dual_norm, linf_snr, schatten_dual_norm, spectral_snr
@@ -120,7 +120,7 @@ def _quartiles(values: list[Tensor]) -> list[list[float]]:
 
 
 @one_thread()
-def compute(settings: Mapping[str, Any], say: Say) -> dict[str, Any]:
+def compute(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Every curve: loss → problem → method → quartiles; and what other rates give."""
     lr, factors = settings["lr"], settings["factors"]
     sizes = {key: settings[key] for key in ("seeds", "steps", "batch")}
@@ -129,7 +129,6 @@ def compute(settings: Mapping[str, Any], say: Say) -> dict[str, Any]:
         found[loss] = {"factors": list(factors)}
         for size in SIZES:
             found[loss][size] = {m: run(m, size, loss, lr=lr, **sizes) for m in METHODS}
-            say(f"{loss} loss, {size}: {len(METHODS)} methods")
         found[loss]["rates"] = {
             m: [run(m, UNLIKE, loss, lr=k * lr, **sizes)["loss"][1][-1] for k in factors]
             for m in ("muon", "devasinf")

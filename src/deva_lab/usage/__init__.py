@@ -19,7 +19,7 @@ from ..reproduce import SCALES
 from ..run.settings import DTYPES, LOGGERS, MODES, OFFERS, TUNED, default_size
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
-BENCHMARKS: Final = ("step", "training", "launches", "state", "ranks")
+BENCHMARKS: Final = ("step", "launches", "state")
 STARTERS: Final = {
     "tensors": "a small network on tensors",
     "images": "a small convolutional network on a folder of images",
@@ -48,16 +48,8 @@ _WORDS: Final = {
     "tasks": "; ".join(f"{name}: {offer.about}" for name, offer in OFFERS.items()),
     "sizes": "; ".join(f"{name}: {', '.join(offer.presets)}" for name, offer in OFFERS.items()),
     "size": default_size("gpt"),
-    "gpt_sizes": " ".join(OFFERS["gpt"].presets),
 }
-
-
-def widths(text: str) -> tuple[int, ...]:
-    """Numbers between commas, in order, each once."""
-    return tuple(sorted({int(part) for part in text.split(",")}))
-
-
-_TYPES: Final = {"int": int, "float": float, "path": Path, "widths": widths}
+_TYPES: Final = {"int": int, "float": float, "path": Path}
 
 
 def text(name: str) -> str:

@@ -1,14 +1,19 @@
-"""What each of several ranks computes, keeps and sends in a step, beside what the formula says."""
+"""What each of several ranks computes, keeps and sends in a step, beside what the formula says.
+
+    PYTHONPATH=tests python -m distributed.shares             the first table of docs/distributed.md
+    PYTHONPATH=tests python -m distributed.shares --wire      the same with bfloat16 on the wire
+    PYTHONPATH=tests python -m distributed.shares --plan      Llama 70B on up to 1,024 ranks
+
+FLOPs, bytes and collectives are counted, not timed: they are the same on any machine.
+"""
 
 from __future__ import annotations
 
-import tempfile
+import argparse
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context
-from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
@@ -17,19 +22,17 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
-from torch.multiprocessing.spawn import start_processes
 
 import deva_optim as do
+from deva_lab.bench.counting import count_flops
+from deva_lab.bench.subjects import Shape, llama_block
+from deva_lab.render import markdown_table
 from deva_optim.core.balance import share_out, step_cost
 from deva_optim.core.matrices import parts
 from deva_optim.core.methods import METHODS
 from deva_optim.optimizer import BaseOptimizer
 from deva_optim.options import DEFAULTS
-
-from ..errors import check_least
-from ..render import markdown_table
-from .counting import count_flops
-from .subjects import Shape, llama_block
+from ranks import run
 
 OPTIMIZERS: Final[dict[str, Callable[..., BaseOptimizer]]] = {
     name: getattr(do, name) for name in ("DeVA", "SOAP", "Muon")
@@ -46,9 +49,6 @@ class RanksSettings:
     blocks: int = 6
     period: int = 4  # steps between two refreshes, and steps that are counted
     wire: bool = False  # whether what is sent is bfloat16
-
-    def __post_init__(self) -> None:
-        check_least(self, width=1, blocks=1, period=1)
 
     @property
     def matrices(self) -> Sequence[Shape]:
@@ -67,17 +67,18 @@ class Share:
     collectives: float
 
 
-def table(settings: RanksSettings, cases: Sequence[tuple[str, int]] = CASES) -> str:
+def table(settings: RanksSettings) -> str:
     """The measured shares, as docs/distributed.md has them."""
     first, *rest = OPTIMIZERS
     head = ["", "N", f"FLOPs, {first}", *rest, f"state, {first}", *rest]
     head += ["bytes / formula", f"collectives a step, {first}"]
-    return markdown_table(head, [row(settings, layout, size) for layout, size in cases])
+    return markdown_table(head, [row(settings, layout, size) for layout, size in CASES])
 
 
 def row(settings: RanksSettings, layout: str, size: int) -> list[str]:
     """A row of the table: the largest rank over the mean of all."""
-    found = shares(settings, layout, size)
+    ranks = run(size, of_each, settings, layout)
+    found = {name: [rank[name] for rank in ranks] for name in OPTIMIZERS}
     columns = [layout, str(size)]
     for key in ("flops", "state"):
         for each in found.values():
@@ -99,26 +100,9 @@ def derived(settings: RanksSettings, layout: str, size: int) -> float:
     return (2 if settings.wire else 4) * (gathered + returned)
 
 
-def shares(settings: RanksSettings, layout: str, size: int) -> dict[str, list[Share]]:
-    """The share of each of so many processes, by optimizer."""
-    # Forked by a server: a process that has used threads, as torch does, must not be forked.
-    get_context("forkserver").set_forkserver_preload(["torch", "torch.distributed.tensor"])
-    with tempfile.TemporaryDirectory() as folder:
-        start_processes(  # type: ignore[no-untyped-call]
-            _process, (size, folder, settings, layout), nprocs=size, start_method="forkserver"
-        )
-        files = [Path(folder) / str(rank) for rank in range(size)]
-        found = [torch.load(file, weights_only=False) for file in files]
-    return {name: [one[name] for one in found] for name in OPTIMIZERS}
-
-
-def _process(rank: int, size: int, folder: str, settings: RanksSettings, layout: str) -> None:
-    torch.set_num_threads(1)
-    meet = f"file://{folder}/meet"
-    dist.init_process_group("gloo", init_method=meet, rank=rank, world_size=size)
-    found = {name: share(settings, name, layout) for name in OPTIMIZERS}
-    torch.save(found, Path(folder) / str(rank))
-    dist.destroy_process_group()
+def of_each(settings: RanksSettings, layout: str) -> dict[str, Share]:
+    """The share of this rank, by optimizer."""
+    return {name: share(settings, name, layout) for name in OPTIMIZERS}
 
 
 def share(settings: RanksSettings, name: str, layout: str | None) -> Share:
@@ -132,7 +116,8 @@ def share(settings: RanksSettings, name: str, layout: str | None) -> Share:
         options["process_group"] = dist.group.WORLD
     lay = _layer(layout)
     params = [nn.Parameter(lay(torch.randn(shape, generator=generator))) for shape in shapes]
-    optimizer = OPTIMIZERS[name](params, foreach=False, **options)
+    named = [(f"blocks.{i}.weight", p) for i, p in enumerate(params)]
+    optimizer = OPTIMIZERS[name](named, foreach=False, **options)
     optimizer.telemetry_every = 0  # records are made of other matrices on each rank
 
     def take(steps: int) -> None:
@@ -198,13 +183,14 @@ def plan() -> str:
     return markdown_table(["N", *(f"{size:,}" for size in SIZES)], rows)
 
 
-def planned(size: int, shapes: Sequence[Shape] = LLAMA_70B) -> tuple[str, ...]:
+def planned(size: int) -> tuple[str, ...]:
     """A step of the hidden matrices on so many ranks, with DeVA as it comes.
 
     The load of the busiest rank over the mean; the bytes that an average rank sends; how long the
     busiest one computes; how long its step takes if it waits for every message, and if the messages
     of one matrix travel while another is updated.
     """
+    shapes = LLAMA_70B
     read = {shape: parts(shape, "auto", None, -2) for shape in shapes}
     group = dict(DEFAULTS)
     costs = [step_cost(read[shape], METHODS["deva-sinf-lean"], group) for shape in shapes]
@@ -239,3 +225,18 @@ def overlapped(work: Sequence[float], there: Sequence[float], back: Sequence[flo
         done.append(max(done[-1], arrived) + w)
         returned = max(returned, done[-1]) + b
     return returned
+
+
+def main() -> None:
+    """Print a table of docs/distributed.md."""
+    parser = argparse.ArgumentParser("shares", description="What each of several ranks does.")
+    parser.add_argument("--wire", action="store_true", help="bfloat16 on the wire")
+    parser.add_argument("--plan", action="store_true", help="on paper, for a model of 70B")
+    options = parser.parse_args()
+    print(plan() if options.plan else table(RanksSettings(wire=options.wire)))
+
+
+if __name__ == "__main__":
+    from distributed import shares  # under its own name, by which the processes know it
+
+    shares.main()
