@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from .errors import MissingExtra, UsageError, require, unknown, warn
+from .errors import UsageError, require, unknown, warn
 from .files import read_record, write_record
 from .run.progress import Point, Result
 from .run.settings import LOGGERS
@@ -60,11 +60,8 @@ class TensorBoard:
 
     @staticmethod
     def check() -> None:
-        """Raises MissingExtra if it is not installed."""
-        try:
-            import torch.utils.tensorboard  # noqa: F401
-        except ModuleNotFoundError as error:
-            raise MissingExtra("tensorboard", extra="tensorboard") from error
+        """Raises UsageError if it is not installed."""
+        require("tensorboard")
 
     def __init__(self, subject: Subject) -> None:
         from torch.utils.tensorboard.writer import SummaryWriter
@@ -241,9 +238,8 @@ class MLflow:
 
     @staticmethod
     def check() -> None:
-        """Raises MissingExtra if it is not installed, or its store on this machine is not."""
-        for module in ("mlflow", "sqlalchemy", "alembic"):
-            require(module)
+        """Raises UsageError if it is not installed, or its store on this machine is not."""
+        require("mlflow")
 
     def __init__(self, subject: Subject) -> None:
         from mlflow.entities import Param

@@ -223,14 +223,14 @@ def carrying_out(
 
 
 def check_launcher(options: argparse.Namespace) -> None:
-    """Raises UsageError for options that do not fit each other, MissingExtra for a package."""
-    modules = {"ray": "ray", "slurm": "submitit"}
+    """Raises UsageError for options that do not fit each other, or for a missing package."""
+    clusters = ("ray", "slurm")
     for name, value in vars(options).items():
         shared = name in ("cpus", "gpus", "memory")
-        wanted = [x for x in modules if shared or name.startswith(f"{x}_")]
+        wanted = [x for x in clusters if shared or name.startswith(f"{x}_")]
         if wanted and value is not None and options.launcher not in wanted:
             needed, got = " or ".join(wanted), options.launcher
             raise UsageError(f"--{name.replace('_', '-')} needs --launcher {needed}, got {got}")
-    if options.launcher in modules:
-        require(modules[options.launcher])
+    if options.launcher in clusters:
+        require(options.launcher)
     check_least(options, cpus=1, gpus=0, memory=0, slurm_time=1)

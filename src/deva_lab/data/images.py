@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 from ..errors import UsageError, require, unknown
@@ -62,11 +63,9 @@ def check_images(name: str) -> None:
 def _loader(name: str) -> Callable[[Path | None, Report], Images]:
     """What loads the images of a name or a path, of which it is seen that they are there."""
     if name == "digits":
-        require("sklearn")
         return lambda cache, report: _digits()
-    require("PIL")
     if name in HUB:
-        require("datasets")  # which brings pyarrow, fsspec and the library of the hub
+        require("hub")
         return lambda cache, report: _hub_images(name, report)
     path = _path_of(name)
     if name == "cifar10-small":
@@ -80,8 +79,7 @@ def _loader(name: str) -> Callable[[Path | None, Report], Images]:
             )
         return lambda cache, report: _archive_images(path, cache, report)
     if any(path.rglob("*.parquet")):
-        require("pyarrow")
-        require("fsspec")
+        require("hub")
         return lambda cache, report: parquet_images([str(path)], report)
     if files := _cifar_files(path):
         return lambda cache, report: _cifar(*map(_records, files))
@@ -171,8 +169,6 @@ def _records(files: list[Path]) -> tuple[Tensor, Tensor]:
 
 
 def _tiles(folder: Path, stem: str) -> tuple[Tensor, Tensor]:
-    from PIL import Image
-
     with Image.open(folder / f"{stem}.webp") as image:
         sheet = torch.from_numpy(np.array(image.convert("RGB")))  # (rows · 32, columns · 32, 3)
     tiles = sheet.unfold(0, CIFAR.side, CIFAR.side).unfold(1, CIFAR.side, CIFAR.side)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
-from ..errors import MissingExtra
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
 from ..run.progress import Event
 from ..run.settings import RunSettings
-
-if TYPE_CHECKING:
-    from rich.progress import TaskID
 
 
 class Display:
@@ -89,10 +87,6 @@ class Live(Display):
 
     def __init__(self) -> None:
         super().__init__()
-        try:
-            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-        except ModuleNotFoundError as error:
-            raise MissingExtra("rich", extra="lab") from error
         self.tasks: dict[str, TaskID] = {}
         self.gone: dict[str, int] = {}  # steps of each run that need not be waited for
         self.ended = 0

@@ -71,7 +71,7 @@ def add(commands: Commands, name: str) -> None:
     layout = argparse.RawDescriptionHelpFormatter  # the description is printed as it stands
     how: dict[str, Any] = {"description": text(name), "formatter_class": layout}
     parser = commands.add_parser(name, help=told["help"], **how)
-    parser.set_defaults(command=name, needs=tuple(told.get("needs", "").split()))
+    parser.set_defaults(command=name)
     add_arguments(parser, name)
     for group in told.get("groups", "").split():
         add_group(parser, group, name)
@@ -95,7 +95,7 @@ def add_bench(commands: Commands) -> None:
         prefix_chars="\0",  # so that options are left for the benchmark to read
     )
     parser.add_argument("words_of_bench", nargs="*", metavar="…")
-    parser.set_defaults(command="bench", needs=())
+    parser.set_defaults(command="bench")
 
 
 @cache
