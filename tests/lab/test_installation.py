@@ -10,11 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from deva_lab import cli, quadratic
+from deva_lab import cli
 from deva_lab.commands.race import STAGES
 from deva_lab.errors import EXTRAS, UsageError, require
-from deva_lab.models import gpt, images
-from deva_lab.run.settings import OFFERS
 from deva_lab.usage import BENCHMARKS, text
 from helpers import LAB, PROJECT
 
@@ -148,12 +146,6 @@ def test_a_folder_with_the_name_of_a_package_is_no_package(tmp_path, monkeypatch
 
 
 # --- What the help says is what there is ---------------------------------------------------------
-
-
-def test_every_task_has_the_sizes_of_its_models():
-    sizes = {name: tuple(offer.presets) for name, offer in OFFERS.items()}
-    families = {name: tuple(sizes) for name, (_, sizes) in images.FAMILIES.items()}
-    assert sizes == {"gpt": tuple(gpt.SIZES), **families, "quadratic": tuple(quadratic.SIZES)}
 
 
 def test_the_table_of_options_has_nothing_that_no_command_takes():

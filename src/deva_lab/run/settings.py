@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from importlib.resources import files
 from typing import Any, Final, Literal, NamedTuple, get_args
 
 from ..errors import UsageError, unknown
@@ -92,56 +93,22 @@ class Preset(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """A kind of task."""
+    """A kind of task, a row of tasks.json."""
 
     about: str
     data: str  # the data that it has unless the user says otherwise
     presets: Mapping[str, Preset]  # by size
+    models: Mapping[str, Any]  # size → how large its model is
     whole_batch: bool = False  # whether its model must see a batch as a whole, for its norms
 
 
-_IMAGES: Final = Preset(steps=400, batch=128)
-_SAMPLES: Final = Preset(steps=1000, batch=1)
+def _offer(sizes: Mapping[str, dict[str, Any]], **about: Any) -> Offer:
+    models = {size: row.pop("model") for size, row in sizes.items()}
+    return Offer(presets={size: Preset(**x) for size, x in sizes.items()}, models=models, **about)
 
-OFFERS: Final[Mapping[str, Offer]] = {
-    "gpt": Offer(
-        "a GPT of the paper's family on text",
-        "python",
-        {
-            "tiny": Preset(steps=200, batch=16, vocabulary=256),
-            "small": Preset(steps=150, batch=8, vocabulary=512),
-            "small-wide": Preset(steps=200, batch=8, vocabulary=512),
-            "small-deep": Preset(steps=200, batch=8, vocabulary=512),
-            "medium": Preset(steps=2000, batch=16, vocabulary=4096),
-            "large": Preset(steps=5000, batch=32, vocabulary="gpt2"),
-            "paper": Preset(steps=28_483, batch=48, vocabulary="gpt2"),
-        },
-    ),
-    "resnet": Offer(
-        "ResNet-20 on images",
-        "digits",
-        dict.fromkeys(
-            ("tiny", "small", "resnet20", "resnet32", "resnet44", "resnet56", "resnet110"),
-            _IMAGES,
-        ),
-        whole_batch=True,
-    ),
-    "vit": Offer(
-        "a vision transformer on images",
-        "digits",
-        dict.fromkeys(("tiny", "mini", "small", "vit-s16", "vit-b16", "vit-l16"), _IMAGES),
-    ),
-    "mlp": Offer(
-        "a multilayer perceptron on images",
-        "digits",
-        dict.fromkeys(("tiny", "small", "large"), _IMAGES),
-    ),
-    "quadratic": Offer(
-        "the paper's trace quadratic, a 9 × 9 matrix with noisy gradients",
-        "none",
-        dict.fromkeys(("homogeneous", "heterogeneous"), _SAMPLES),
-    ),
-}
+
+_TASKS: Final = json.loads(files(__package__).joinpath("tasks.json").read_text("utf-8"))
+OFFERS: Final[Mapping[str, Offer]] = {name: _offer(**row) for name, row in _TASKS.items()}
 
 
 def offer_of(task: str) -> Offer:
