@@ -84,47 +84,6 @@ def test_mean_and_deviation_are_those_of_the_training_images() -> None:
     assert images.std[2] > 0
 
 
-# --- CIFAR-10's binary format --------------------------------------------------------------------
-
-
-def cifar_folder(root: Path) -> tuple[np.ndarray, np.ndarray]:
-    """A folder of two files of three images and one of two; their labels and pixels."""
-    pixels, labels = noise(8, 3, 32, 32), np.arange(8, dtype=np.uint8)
-    files = {"data_batch_1.bin": slice(0, 3), "data_batch_2.bin": slice(3, 6)}
-    for name, part in {**files, "test_batch.bin": slice(6, 8)}.items():
-        records = np.concatenate([labels[part, None], pixels[part].reshape(-1, 3072)], axis=1)
-        (root / name).write_bytes(records.tobytes())
-    return pixels, labels
-
-
-def test_cifar_binary_files_are_read_back_exactly(tmp_path: Path) -> None:
-    pixels, labels = cifar_folder(tmp_path)
-    check_images(str(tmp_path))
-    images = load_images(str(tmp_path))
-    assert torch.equal(images.train, torch.from_numpy(pixels[:6]))
-    assert torch.equal(images.validation, torch.from_numpy(pixels[6:]))
-    assert images.train_labels.tolist() == labels[:6].tolist()
-    assert images.validation_labels.tolist() == labels[6:].tolist()
-    assert (images.classes, images.side, images.padding, images.flip) == (10, 32, 4, True)
-
-
-def test_cifar_binary_errors(tmp_path: Path) -> None:
-    cifar_folder(tmp_path)
-    whole = (tmp_path / "data_batch_2.bin").read_bytes()
-    (tmp_path / "data_batch_2.bin").write_bytes(whole[:-1])
-    with pytest.raises(UsageError, match="data_batch_2.bin must be of records of 3073 bytes"):
-        check_images(str(tmp_path))
-    (tmp_path / "data_batch_2.bin").write_bytes(b"\x0a" + whole[1:])
-    with pytest.raises(UsageError, match="labels must be below 10, got 10"):
-        load_images(str(tmp_path))
-    (tmp_path / "test_batch.bin").unlink()
-    with pytest.raises(UsageError, match="has data_batch_1.bin but no test_batch.bin"):
-        check_images(str(tmp_path))
-
-
-# --- Folders -------------------------------------------------------------------------------------
-
-
 def test_folders_train_and_val(tmp_path: Path) -> None:
     pictures = {
         f"{side}/{name}/{i}.png": noise(6, 6, 3) + i
