@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -15,6 +14,7 @@ from torch.nn.functional import cross_entropy, pad
 from .data import Report
 from .data.image_set import MIXED, Images, evenly, neighbours_mixed
 from .data.images import SHAPES, check_images, load_images
+from .files import number_of
 from .models.images import FAMILIES, VIT_SIZES, Shape
 from .run.ranks import ALONE, Ranks
 from .run.settings import RunSettings
@@ -147,8 +147,7 @@ def generator(seed: int, purpose: str, number: int) -> Generator:
 
 def mixed(seed: int, purpose: str, number: int) -> int:
     """A seed that depends on these three alone."""
-    digest = hashlib.blake2b(f"{seed} {purpose} {number}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 1
+    return number_of(f"{seed} {purpose} {number}") >> 1
 
 
 def random_views(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,21 +27,7 @@ Size = tuple[float, float]  # width and height in inches
 # How a method is written, and its colours: Okabe and Ito's, safe for the colour-blind, darkened for
 # white paper and lightened for a dark page until a name written in it has a contrast of 4.5. DeVA
 # has the only warm strong one.
-_METHODS = {
-    "deva": ("DeVA", "#c94408", "#ff8a4c"),
-    "devasinf": ("DeVA-S∞", "#c94408", "#ff8a4c"),
-    "devalinf": ("DeVA-ℓ∞", "#9c3d6b", "#e596bd"),
-    "adamw": ("AdamW", "#4d4d4d", "#c4c4c4"),
-    "muon": ("Muon", "#0868ac", "#5cb3ef"),
-    "soap": ("SOAP", "#00805e", "#35c39b"),
-    "adamuon": ("AdaMuon", "#6b55b5", "#b3a2f2"),
-    "normuon": ("NorMuon", "#3f5fb8", "#93aef5"),
-    "shampoo": ("Shampoo", "#b0468c", "#eb90c8"),
-    "splus": ("SPlus", "#1d7a90", "#6fd3e6"),
-    "lion": ("Lion", "#946d00", "#e0b83f"),
-    "signum": ("Signum", "#7c5a3a", "#cfa67d"),
-    "sgd": ("SGD", "#5d7a2c", "#a9c96f"),
-}
+_METHODS = json.loads(files(__package__).joinpath("methods.json").read_text("utf-8"))
 NAMES = {key: name for key, (name, _, _) in _METHODS.items()}
 COLOURS = {key: (light, dark) for key, (_, light, dark) in _METHODS.items()}
 SPARE = [("#4f6d8f", "#9db9d8"), ("#8a6d00", "#d6bd55"), ("#97527a", "#dba0c3")]

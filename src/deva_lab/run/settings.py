@@ -107,8 +107,13 @@ def _offer(sizes: Mapping[str, dict[str, Any]], **about: Any) -> Offer:
     return Offer(presets={size: Preset(**x) for size, x in sizes.items()}, models=models, **about)
 
 
-_TASKS: Final = json.loads(files(__package__).joinpath("tasks.json").read_text("utf-8"))
-OFFERS: Final[Mapping[str, Offer]] = {name: _offer(**row) for name, row in _TASKS.items()}
+def _table(name: str) -> Any:
+    return json.loads(files(__package__).joinpath(name).read_text("utf-8"))
+
+
+OFFERS: Final[Mapping[str, Offer]] = {
+    name: _offer(**row) for name, row in _table("tasks.json").items()
+}
 
 
 def offer_of(task: str) -> Offer:
@@ -149,25 +154,4 @@ TUNED: Final[Mapping[str, float]] = {
 # Name → class, rate unless one is given, and options. The rates of deva and adamw are
 # the best of docs/race.md, those of deva-sinf, muon and soap the best of the grid of
 # docs/evidence.md; the others have not been tuned and are where one would begin.
-OPTIMIZERS: Final[Mapping[str, tuple[str, float, Mapping[str, Any]]]] = {
-    "deva": ("DeVA", TUNED["deva"], {}),
-    "deva-sinf": ("DeVASinf", 0.005, {}),
-    "deva-sinf-factored": ("DeVASinf", 0.005, {"variant": "factored"}),
-    "deva-sinf-instantaneous": ("DeVASinf", 0.005, {"variant": "instantaneous"}),
-    "deva-sinf-whitened": ("DeVASinf", 0.005, {"variant": "whitened"}),
-    "deva-sinf-lean": ("DeVASinf", 0.005, {"variant": "lean"}),
-    "deva-sinf-authors": ("AuthorsDeVASinf", 0.005, {}),
-    "deva-linf": ("DeVALinf", 0.003, {}),
-    "adamw": ("AdamW", TUNED["adamw"], {}),
-    "signum": ("Signum", 0.001, {}),
-    "lion": ("Lion", 0.001, {}),
-    "muon": ("Muon", 0.01, {"nesterov": False}),
-    "muon-original": ("Muon", 0.02, {"adjust_lr_fn": "original"}),
-    "adamuon": ("AdaMuon", 0.01, {}),
-    "normuon": ("NorMuon", 0.01, {}),
-    "soap": ("SOAP", 0.01, {}),
-    "splus": ("SPlus", 0.1, {}),
-    "shampoo": ("Shampoo", 0.005, {}),
-    "shampoo-ungrafted": ("Shampoo", 0.005, {"graft": "none"}),
-    "torch-adamw": ("torch.optim.AdamW", 0.005, {}),
-}
+OPTIMIZERS: Final[Mapping[str, tuple[str, float, Mapping[str, Any]]]] = _table("optimizers.json")
