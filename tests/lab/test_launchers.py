@@ -404,6 +404,22 @@ def test_a_machine_that_does_not_see_the_folder_says_so(
         work(settings, orders, orders.folder / "launch-1", 1)
 
 
+def test_a_machine_of_ray_that_does_not_see_the_folder_ends_the_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ray = pytest.importorskip("ray")
+    from deva_lab.launchers.ray_cluster import Task
+
+    def get(result: object) -> None:
+        raise ray.exceptions.RayTaskError("work", "traceback", result).as_instanceof_cause()
+
+    monkeypatch.setattr(ray, "wait", lambda results, timeout: (results, []))
+    monkeypatch.setattr(ray, "get", get)
+    with pytest.raises(UsageError, match="^node7 does not see /out$"):
+        Task(UsageError("node7 does not see /out")).ended()
+    assert "MemoryError" in (Task(MemoryError("too little")).ended() or "")
+
+
 # --- Who is still there --------------------------------------------------------------------------
 
 

@@ -206,7 +206,7 @@ def carrying_out(
         if options.launcher == "ray":
             from ..launchers.ray_cluster import RayCluster
 
-            cluster = stack.enter_context(RayCluster(options, folder))
+            cluster = stack.enter_context(RayCluster(options))
         elif options.launcher == "slurm":
             from ..launchers.slurm import SlurmCluster
 

@@ -273,7 +273,10 @@ def work(
         UsageError: If this machine does not see the folder of the results.
     """
     if not orders.folder.is_dir():
-        raise UsageError(not_seen(orders.folder, socket.gethostname()))
+        raise UsageError(
+            f"{socket.gethostname()} does not see {orders.folder}: choose a folder with --out that "
+            "is on storage which all machines of the cluster share, under the same path"
+        )
     if not (folder / LEASE).exists():
         return  # the driver has gone since it asked for this
     torch.set_num_threads(threads)
@@ -283,14 +286,6 @@ def work(
         tell.write({"result": result})
     except UsageError as error:
         tell.write({"refused": str(error)})
-
-
-def not_seen(folder: Path, host: str) -> str:
-    """What is wrong where a machine does not see the folder of the results."""
-    return (
-        f"{host} does not see {folder}: choose a folder with --out that is on storage which all "
-        "machines of the cluster share, under the same path"
-    )
 
 
 class Telling:
