@@ -339,14 +339,14 @@ class Log:
     Args:
         names: Those of `LOGGERS` that are wanted.
         folder: That of the comparison.
-        speaks: Whether this process logs; of several ranks one does.
+        logs: Whether this process logs; of several ranks one does.
     """
 
     def __init__(
-        self, names: Sequence[str] = (), folder: Path = Path(), *, speaks: bool = True
+        self, names: Sequence[str] = (), folder: Path = Path(), *, logs: bool = True
     ) -> None:
         self.wanted = bool(names)
-        self._names, self.folder = (names if speaks else ()), folder
+        self._names, self.folder = (names if logs else ()), folder
         self._loggers: dict[str, Logger] = {}
 
     def begin(self, subject: Subject, known: Iterable[Point]) -> None:

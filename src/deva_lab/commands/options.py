@@ -149,7 +149,7 @@ def request_of(given: dict[str, Any], *, elsewhere: bool = False) -> Request:
 def seeds_of(text: str) -> tuple[int, ...]:
     """The seeds 0 … n − 1 of a number n, or those of a list.
 
-    >>> seeds_of("3"), seeds_of("5,7")
+    >>> seeds_of("3"), seeds_of("5,7,5")
     ((0, 1, 2), (5, 7))
     """
     try:
@@ -159,7 +159,7 @@ def seeds_of(text: str) -> tuple[int, ...]:
     listed = "," in text
     if not numbers or min(numbers) < (0 if listed else 1):
         raise UsageError(f"--seeds is a number of seeds or a list such as 0,1,2, got {text!r}")
-    return tuple(numbers) if listed else tuple(range(numbers[0]))
+    return tuple(dict.fromkeys(numbers)) if listed else tuple(range(numbers[0]))
 
 
 def vocabulary_of(text: str | None) -> int | str | None:

@@ -72,10 +72,10 @@ def loss_text(loss: float | None) -> str:
 def duration(seconds: float) -> str:
     """A time as people say it.
 
-    >>> duration(9.44), duration(75), duration(3725)
-    ('9.4 s', '1 min 15 s', '1 h 02 min')
+    >>> duration(9.44), duration(59.97), duration(75), duration(3725)
+    ('9.4 s', '1 min 00 s', '1 min 15 s', '1 h 02 min')
     """
-    if seconds < 60:
+    if seconds < 59.95:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)

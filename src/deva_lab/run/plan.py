@@ -11,7 +11,7 @@ from typing import Any
 from ..errors import UsageError
 from ..files import write_text
 from .entrants import Entrant
-from .settings import DType, RunSettings, default_size, offer_of, preset_of
+from .settings import DType, RunSettings, offer_of, preset_of
 from .tasks import check_task, user_preset
 from .user_source import find, is_user_task
 
@@ -58,8 +58,8 @@ def plan(request: Request) -> list[RunSettings]:
     Raises:
         UsageError: If something does not exist or does not fit, before anything is trained.
     """
-    if not request.seeds:
-        raise UsageError("seeds must name at least one")
+    if not request.seeds or min(request.seeds) < 0:
+        raise UsageError(f"seeds must be one or more numbers from 0 on, got {request.seeds}")
     base = common(request)
     check_task(base)
     runs = [
@@ -126,9 +126,10 @@ def common(request: Request) -> RunSettings:
 
 def _of_ours(request: Request) -> dict[str, Any]:
     """What a task of the laboratory has unless told."""
-    size = request.size or default_size(request.task)
-    data, preset = offer_of(request.task).data, preset_of(request.task, size)
-    return {"task": request.task, "size": size, "data": data, **preset._asdict()}
+    offer = offer_of(request.task)
+    size = request.size or offer.size
+    preset = preset_of(request.task, size)._asdict()
+    return {"task": request.task, "size": size, "data": offer.data, **preset}
 
 
 def _of_user(request: Request) -> dict[str, Any]:

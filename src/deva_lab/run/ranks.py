@@ -47,7 +47,7 @@ class Ranks:
 
     @property
     def leads(self) -> bool:
-        """Whether this one speaks and writes for all."""
+        """Whether this one prints and writes for all."""
         return self.rank == 0
 
     def part(self, batch: T) -> T:

@@ -65,7 +65,7 @@ def run_one(
             stopping=stopping,
             command=orders.command,
             say=say,
-            log=Log(orders.log, orders.folder, speaks=ranks.leads),
+            log=Log(orders.log, orders.folder, logs=ranks.leads),
         )
     except (Exception, SystemExit) as error:
         if isinstance(error, UsageError) or ranks.mode is not None:
@@ -225,14 +225,14 @@ class Stopping:
 
     def __enter__(self) -> Stopping:
         if threading.current_thread() is threading.main_thread():  # no other hears of signals
-            self._before = {number: signal.signal(number, self._hear) for number in self._signals}
+            self._before = {number: signal.signal(number, self._note) for number in self._signals}
         return self
 
     def __exit__(self, *exception: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def _hear(self, number: int, frame: FrameType | None) -> None:
+    def _note(self, number: int, frame: FrameType | None) -> None:
         self.signal = number
         if not self._patient:
             signal.signal(number, self._before[number])

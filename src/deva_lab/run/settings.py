@@ -96,7 +96,8 @@ class Offer(NamedTuple):
     """A kind of task, a row of tasks.json."""
 
     about: str
-    data: str  # the data that it has unless the user says otherwise
+    data: str  # unless the user says otherwise
+    size: str  # unless the user says otherwise
     presets: Mapping[str, Preset]  # by size
     models: Mapping[str, Any]  # size → how large its model is
     whole_batch: bool = False  # whether its model must see a batch as a whole, for its norms
@@ -130,12 +131,6 @@ def preset_of(task: str, size: str) -> Preset:
     if size not in presets:
         raise unknown(f"size of {task}", size, presets)
     return presets[size]
-
-
-def default_size(task: str) -> str:
-    """The size that a task has unless one is given: "small" if there is one, else the first."""
-    sizes = offer_of(task).presets
-    return "small" if "small" in sizes else next(iter(sizes))
 
 
 # --- Rates ---------------------------------------------------------------------------------------

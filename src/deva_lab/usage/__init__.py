@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 
 from ..data import SHARD_TOKENS
 from ..reproduce import SCALES
-from ..run.settings import DTYPES, LOGGERS, MODES, OFFERS, TUNED, default_size
+from ..run.settings import DTYPES, LOGGERS, MODES, OFFERS, TUNED
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 BENCHMARKS: Final = ("step", "training", "launches", "state", "ranks")
@@ -47,7 +47,7 @@ _WORDS: Final = {
     "starter_texts": "; ".join(f"{name}: {about}" for name, about in STARTERS.items()),
     "tasks": "; ".join(f"{name}: {offer.about}" for name, offer in OFFERS.items()),
     "sizes": "; ".join(f"{name}: {', '.join(offer.presets)}" for name, offer in OFFERS.items()),
-    "size": default_size("gpt"),
+    "size": OFFERS["gpt"].size,
     "gpt_sizes": " ".join(OFFERS["gpt"].presets),
 }
 
