@@ -27,7 +27,9 @@ Size = tuple[float, float]  # width and height in inches
 # How a method is written, and its colours: Okabe and Ito's, safe for the colour-blind, darkened for
 # white paper and lightened for a dark page until a name written in it has a contrast of 4.5. DeVA
 # has the only warm strong one.
-_METHODS = json.loads(files(__package__).joinpath("methods.json").read_text("utf-8"))
+_METHODS: dict[str, tuple[str, str, str]] = json.loads(
+    files(__package__).joinpath("methods.json").read_text("utf-8")
+)
 NAMES = {key: name for key, (name, _, _) in _METHODS.items()}
 COLOURS = {key: (light, dark) for key, (_, light, dark) in _METHODS.items()}
 SPARE = [("#4f6d8f", "#9db9d8"), ("#8a6d00", "#d6bd55"), ("#97527a", "#dba0c3")]
