@@ -33,7 +33,7 @@ OPTIONS = "options.json"  # in the folder of results: what was asked for
 
 # What `--resume` takes over from the command that it continues: the fields of a request, some of
 # which are read from a text, and what is asked for besides.
-_READ = ("vocabulary", "seeds", "device")
+_READ = ("seeds", "device")
 _FIELDS = tuple(x.name for x in fields(Request) if x.name not in ("optimizers", "rates"))
 REQUESTED = (*_FIELDS, "lr", "tokens", "log")
 
@@ -133,7 +133,6 @@ def request_of(given: dict[str, Any], *, elsewhere: bool = False) -> Request:
         optimizers=tuple(optimizers),
         rates=tuple(text for text in lr.split(",") if text),
         seeds=seeds_of(chosen),
-        vocabulary=vocabulary_of(given.get("vocabulary")),
         device=device_of(given.get("device"), elsewhere=elsewhere),
         **{name: value for name, value in given.items() if name in _FIELDS and name not in _READ},
     )
@@ -160,15 +159,6 @@ def seeds_of(text: str) -> tuple[int, ...]:
     if not numbers or min(numbers) < (0 if listed else 1):
         raise UsageError(f"--seeds is a number of seeds or a list such as 0,1,2, got {text!r}")
     return tuple(dict.fromkeys(numbers)) if listed else tuple(range(numbers[0]))
-
-
-def vocabulary_of(text: str | None) -> int | str | None:
-    """A vocabulary as the tasks take it."""
-    if text is None or text == "gpt2":
-        return text
-    if not text.isdecimal() or int(text) < 256:
-        raise UsageError(f"--vocabulary is a number from 256, or gpt2, got {text!r}")
-    return int(text)
 
 
 def device_of(text: str | None, *, elsewhere: bool = False) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..data.tokenizers import parse_vocabulary
 from ..errors import UsageError
 from ..files import write_text
 from .entrants import Entrant
@@ -107,6 +108,8 @@ def common(request: Request) -> RunSettings:
     """What all runs of a request share, with the first optimizer and seed."""
     usual = (_of_user if is_user_task(request.task) else _of_ours)(request)
     given = {name: getattr(request, name) for name in _GIVEN}
+    if request.vocabulary is not None:
+        given["vocabulary"] = parse_vocabulary(request.vocabulary)
     known = {**usual, **{name: value for name, value in given.items() if value is not None}}
     entrant = request.optimizers[0]
     settings = RunSettings(
