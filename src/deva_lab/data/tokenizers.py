@@ -65,7 +65,7 @@ def parse_vocabulary(vocabulary: int | str) -> int | str:
         gpt2_folder()
     elif not str(vocabulary).isdecimal() or int(vocabulary) < BYTES:
         raise UsageError(
-            f"vocabulary must be at least {BYTES}, which is plain bytes, or {GPT2!r}, "
+            f"--vocabulary must be at least {BYTES}, which is plain bytes, or {GPT2!r}, "
             f"got {vocabulary!r}"
         )
     return vocabulary if vocabulary == GPT2 else int(vocabulary)

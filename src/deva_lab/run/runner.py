@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final, TypeVar
 
+from ..data import Report, silent
 from ..errors import UsageError, warn
 from ..files import write_text
 from ..loggers import Log, Subject, outcome
@@ -23,7 +24,7 @@ from .environment import environment
 from .progress import TRACEBACK, Event, Progress, Result, Watch
 from .ranks import ALONE, Ranks
 from .settings import RunSettings
-from .tasks import Report, make_task
+from .tasks import make_task
 from .training import Run, line_of
 
 T = TypeVar("T")
@@ -56,7 +57,7 @@ def run_one(
     """
     run = None
     try:
-        run = Run(settings, make_task(settings, report=lambda text: None), ranks)
+        run = Run(settings, make_task(settings, report=silent), ranks)
         return train(
             run,
             folder=orders.folder / "runs" / settings.id,
@@ -106,7 +107,7 @@ def train(
     watch: Watch = lambda event: None,
     stopping: Callable[[], bool] = lambda: False,
     command: str = "",
-    say: Report = lambda text: None,
+    say: Report = silent,
     log: Log | None = None,
 ) -> Result:
     """The result of a run, as a line of results.jsonl has it.

@@ -74,16 +74,11 @@ def add(commands: Commands, name: str) -> None:
     parser.set_defaults(command=name)
     add_arguments(parser, name)
     for group in told.get("groups", "").split():
-        add_group(parser, group, name)
+        add_arguments(parser.add_argument_group(_table()[group]["title"]), group, name)
     if action := told.get("action"):
         actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
         below = f"{name} {action}"
         add_arguments(actions.add_parser(action, help=_table()[below]["help"], **how), below)
-
-
-def add_group(parser: argparse.ArgumentParser, group: str, command: str) -> None:
-    """Add options that several commands take."""
-    add_arguments(parser.add_argument_group(_table()[group]["title"]), group, command)
 
 
 def add_bench(commands: Commands) -> None:
