@@ -59,12 +59,13 @@ EXTRAS: Final[Mapping[str, Sequence[str]]] = {
 }
 
 
-def require(extra: str) -> None:
-    """Raise UsageError unless the modules of an extra are installed; none is imported.
+def require(extra: str, *modules: str) -> None:
+    """Raise UsageError unless some modules of an extra, all unless named, are installed.
 
-    A folder of such a name where the command is typed, as W&B makes one, is no module.
+    None is imported. A folder of such a name where the command is typed, as W&B makes one, is no
+    module.
     """
-    for module in EXTRAS[extra]:
+    for module in modules or EXTRAS[extra]:
         spec = importlib.util.find_spec(module)
         if spec is None or spec.origin is None:
             remedy = f'pip install "deva-optim[{extra}]"'

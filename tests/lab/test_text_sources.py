@@ -152,6 +152,14 @@ def test_a_missing_extra_is_said_at_once(
         check_corpus(name, 256)
 
 
+def test_a_parquet_file_does_without_the_library_of_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    (tmp_path / "a.parquet").touch()
+    check_corpus(str(tmp_path / "a.parquet"), 256)
+
+
 def test_the_standard_library_is_without_its_tests() -> None:
     files = standard_library()
     names = {file.name for file in files}

@@ -79,7 +79,7 @@ def _loader(name: str) -> Callable[[Path | None, Report], Images]:
             )
         return lambda cache, report: _archive_images(path, cache, report)
     if any(path.rglob("*.parquet")):
-        require("hub")
+        require("hub", "pyarrow")
         return lambda cache, report: parquet_images([str(path)], report)
     if not any(map(_is_image, path.rglob("*"))):
         raise UsageError(f"there is no image in the folder {path}")

@@ -100,7 +100,7 @@ def find_texts(name: str) -> Callable[[Path, Report], Texts]:
                 f"with {', '.join(COMPRESSIONS)} behind it, or modded-nanogpt shards (.bin)"
             )
         if kind == ".parquet":
-            require("hub")
+            require("hub", "pyarrow")
     return lambda cache, report: Texts(files)
 
 
@@ -229,7 +229,7 @@ def _read_jsonl(stream: IO[bytes]) -> Iterator[str]:
 
 
 def _read_parquet(stream: IO[bytes]) -> Iterator[str]:
-    require("hub")
+    require("hub", "pyarrow")
     from pyarrow import parquet  # type: ignore[import-untyped]
 
     # Parquet is read from its end, which is far for what is inside of a compressed file.
