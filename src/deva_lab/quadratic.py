@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from .run.ranks import ALONE, Ranks
-from .run.settings import OFFERS
+from .run.settings import TASKS
 
 # Name → the eigenvalues of each block.
-SIZES: Final[Mapping[str, list[list[float]]]] = OFFERS["quadratic"].models
+SIZES: Final[Mapping[str, list[list[float]]]] = TASKS["quadratic"].models
 
 
 class Point(nn.Module):

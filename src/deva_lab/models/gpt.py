@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, relu, rms_norm, scaled_dot_product_attention
 
-from ..run.settings import OFFERS
+from ..run.settings import TASKS
 
 SHARPEST: Final = 15.36  # score of attention: 0.12 of the 128 that normed heads of 128 can reach
 LOGIT_CAP: Final = 30.0
@@ -38,7 +38,7 @@ class GPTSize(NamedTuple):
     without_attention: Sequence[int] = ()  # layers that are an MLP alone
 
 
-SIZES: Final = {name: GPTSize(**row) for name, row in OFFERS["gpt"].models.items()}
+SIZES: Final = {name: GPTSize(**row) for name, row in TASKS["gpt"].models.items()}
 
 
 def norm(x: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, pad, relu, scaled_dot_product_attention
 
 from ..errors import UsageError
-from ..run.settings import OFFERS
+from ..run.settings import TASKS
 
 
 class Shape(NamedTuple):
@@ -33,7 +33,7 @@ class ResNetSize(NamedTuple):
     width: int = 16  # channels of the first stage; the second has twice, the third four times these
 
 
-RESNET_SIZES: Final = {name: ResNetSize(**row) for name, row in OFFERS["resnet"].models.items()}
+RESNET_SIZES: Final = {name: ResNetSize(**row) for name, row in TASKS["resnet"].models.items()}
 
 
 class ResNetBlock(nn.Module):
@@ -113,7 +113,7 @@ class ViTSize(NamedTuple):
 
 
 INIT_STD: Final = 0.02  # of the other weights
-VIT_SIZES: Final = {name: ViTSize(**row) for name, row in OFFERS["vit"].models.items()}
+VIT_SIZES: Final = {name: ViTSize(**row) for name, row in TASKS["vit"].models.items()}
 MLP_RATIO: Final = 4
 NORM_EPS: Final = 1e-6  # of the authors' code
 
@@ -183,7 +183,7 @@ class ViT(nn.Module):
 
 # A perceptron on the pixels, the smallest model of images -----------------------------------------
 
-MLP_SIZES: Final[Mapping[str, int]] = OFFERS["mlp"].models  # the width of both hidden layers
+MLP_SIZES: Final[Mapping[str, int]] = TASKS["mlp"].models  # the width of both hidden layers
 
 
 class MLP(nn.Sequential):

@@ -12,7 +12,7 @@ from ..data.tokenizers import parse_vocabulary
 from ..errors import UsageError
 from ..files import write_text
 from .entrants import Entrant
-from .settings import DType, RunSettings, offer_of, preset_of
+from .settings import DType, RunSettings, kind_of, preset_of
 from .tasks import check_task, user_preset
 from .user_source import find, is_user_task
 
@@ -129,10 +129,10 @@ def common(request: Request) -> RunSettings:
 
 def _of_ours(request: Request) -> dict[str, Any]:
     """What a task of the laboratory has unless told."""
-    offer = offer_of(request.task)
-    size = request.size or offer.size
+    kind = kind_of(request.task)
+    size = request.size or kind.size
     preset = preset_of(request.task, size)._asdict()
-    return {"task": request.task, "size": size, "data": offer.data, **preset}
+    return {"task": request.task, "size": size, "data": kind.data, **preset}
 
 
 def _of_user(request: Request) -> dict[str, Any]:

@@ -92,7 +92,7 @@ class Preset(NamedTuple):
     vocabulary: int | str = 0
 
 
-class Offer(NamedTuple):
+class TaskKind(NamedTuple):
     """A kind of task, a row of tasks.json."""
 
     about: str
@@ -103,31 +103,33 @@ class Offer(NamedTuple):
     whole_batch: bool = False  # whether its model must see a batch as a whole, for its norms
 
 
-def _offer(sizes: Mapping[str, dict[str, Any]], **about: Any) -> Offer:
+def _kind(sizes: Mapping[str, dict[str, Any]], **about: Any) -> TaskKind:
     models = {size: row.pop("model") for size, row in sizes.items()}
-    return Offer(presets={size: Preset(**x) for size, x in sizes.items()}, models=models, **about)
+    return TaskKind(
+        presets={size: Preset(**x) for size, x in sizes.items()}, models=models, **about
+    )
 
 
 def _table(name: str) -> Any:
     return json.loads(files(__package__).joinpath(name).read_text("utf-8"))
 
 
-OFFERS: Final[Mapping[str, Offer]] = {
-    name: _offer(**row) for name, row in _table("tasks.json").items()
+TASKS: Final[Mapping[str, TaskKind]] = {
+    name: _kind(**row) for name, row in _table("tasks.json").items()
 }
 
 
-def offer_of(task: str) -> Offer:
+def kind_of(task: str) -> TaskKind:
     """The kind of a task by name."""
-    if task not in OFFERS:
-        known = unknown("task", task, OFFERS)
+    if task not in TASKS:
+        known = unknown("task", task, TASKS)
         raise UsageError(f"{known}; a task of your own is a file, --task my_task.py")
-    return OFFERS[task]
+    return TASKS[task]
 
 
 def preset_of(task: str, size: str) -> Preset:
     """What a size of a task has unless the user says otherwise."""
-    presets = offer_of(task).presets
+    presets = kind_of(task).presets
     if size not in presets:
         raise unknown(f"size of {task}", size, presets)
     return presets[size]

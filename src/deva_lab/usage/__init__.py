@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 
 from ..data import SHARD_TOKENS
 from ..reproduce import SCALES
-from ..run.settings import DTYPES, LOGGERS, MODES, OFFERS, TUNED
+from ..run.settings import DTYPES, LOGGERS, MODES, TASKS, TUNED
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 BENCHMARKS: Final = ("step", "training", "launches", "state", "ranks")
@@ -45,10 +45,10 @@ _WORDS: Final = {
     "loggers": ", ".join(LOGGERS),
     "starters": " ".join(STARTERS),
     "starter_texts": "; ".join(f"{name}: {about}" for name, about in STARTERS.items()),
-    "tasks": "; ".join(f"{name}: {offer.about}" for name, offer in OFFERS.items()),
-    "sizes": "; ".join(f"{name}: {', '.join(offer.presets)}" for name, offer in OFFERS.items()),
-    "size": OFFERS["gpt"].size,
-    "gpt_sizes": " ".join(OFFERS["gpt"].presets),
+    "tasks": "; ".join(f"{name}: {kind.about}" for name, kind in TASKS.items()),
+    "sizes": "; ".join(f"{name}: {', '.join(kind.presets)}" for name, kind in TASKS.items()),
+    "size": TASKS["gpt"].size,
+    "gpt_sizes": " ".join(TASKS["gpt"].presets),
 }
 
 
