@@ -10,7 +10,7 @@ from io import TextIOWrapper
 from typing import Any, Final
 
 from .config import with_config
-from .errors import CommandError, MissingExtra, UsageError, extra_of, require
+from .errors import CommandError, UsageError
 from .usage import add, add_bench
 
 DESCRIPTION = """\
@@ -30,15 +30,6 @@ COMMANDS: Final = (
     *("compare", "train", "tune", "init-task", "methods", "bench"),
     *("report", "data", "reproduce", "race", "completion"),
 )
-PACKAGES: Final = {
-    "lab": "the laboratory's packages",
-    "hub": "the packages of the Hugging Face hub",
-    "tensorboard": "TensorBoard",
-    "wandb": "Weights & Biases",
-    "mlflow": "MLflow",
-    "ray": "Ray",
-    "slurm": "submitit",
-}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,14 +42,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         options = with_config(options, words, parser)
         options.words = words
-        return _run(options)
-    except (MissingExtra, ModuleNotFoundError) as error:
-        missing = extra_of(error)
-        if missing is None:
-            raise
-        what = f"deva {options.command} needs {PACKAGES[missing.extra]}: {missing.remedy}"
-        print(f"{what} ({missing.package} is missing)", file=sys.stderr)
-        return 2
+        # The command is imported only now: torch alone takes seconds.
+        name = options.command.replace("-", "_")
+        code: int = import_module(f".commands.{name}", __package__).run(options)
+        return code
     except (UsageError, CommandError) as error:
         print(f"deva: {error}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
@@ -86,15 +73,6 @@ def parser(
         else:
             add(commands, name)
     return top
-
-
-def _run(options: argparse.Namespace) -> int:
-    """Carry the command out, which is imported only now: torch alone takes seconds."""
-    for module in options.needs:
-        require(module)
-    command = import_module(f".commands.{options.command.replace('-', '_')}", __package__)
-    code: int = command.run(options)
-    return code
 
 
 class _Version(argparse.Action):

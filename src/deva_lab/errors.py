@@ -6,7 +6,7 @@ import difflib
 import importlib.util
 import math
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Final
 
@@ -17,30 +17,6 @@ class UsageError(ValueError):
 
 class CommandError(RuntimeError):
     """What has gone wrong in a command that made sense, which prints it and exits with code 1."""
-
-
-class MissingExtra(UsageError):  # noqa: N818
-    """A part of the laboratory that needs a package which is not installed.
-
-    Attributes:
-        package: What is missing.
-        extra: The extra of this project that brings it.
-
-    >>> print(MissingExtra("datasets", extra="hub"))
-    the package datasets is not installed: pip install "deva-optim[hub]"
-    """
-
-    def __init__(self, package: str, extra: str) -> None:
-        super().__init__(package, extra)  # all that it is made of, so that processes can pass it on
-        self.package, self.extra = package, extra
-
-    def __str__(self) -> str:
-        return f"the package {self.package} is not installed: {self.remedy}"
-
-    @property
-    def remedy(self) -> str:
-        """What to type."""
-        return f'pip install "deva-optim[{self.extra}]"'
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> UsageError:
@@ -72,50 +48,25 @@ def warn(text: str) -> None:
 
 # --- Extras --------------------------------------------------------------------------------------
 
-# Module → the package that has it, and the extra of pyproject.toml that brings it.
-EXTRAS: Final[Mapping[str, tuple[str, str]]] = {
-    "PIL": ("pillow", "lab"),
-    "jinja2": ("jinja2", "lab"),
-    "markdown_it": ("markdown-it-py", "lab"),
-    "matplotlib": ("matplotlib", "lab"),
-    "numpy": ("numpy", "lab"),
-    "rich": ("rich", "lab"),
-    "scipy": ("scipy", "lab"),
-    "sklearn": ("scikit-learn", "lab"),
-    "tokenizers": ("tokenizers", "lab"),
-    "zstandard": ("zstandard", "lab"),
-    "datasets": ("datasets", "hub"),
-    "fsspec": ("fsspec", "hub"),  # datasets asks for this one and the next
-    "pyarrow": ("pyarrow", "hub"),
-    "tensorboard": ("tensorboard", "tensorboard"),
-    "wandb": ("wandb", "wandb"),
-    "mlflow": ("mlflow-skinny", "mlflow"),
-    "sqlalchemy": ("sqlalchemy", "mlflow"),  # of its store on this machine, as the next
-    "alembic": ("alembic", "mlflow"),
-    "ray": ("ray", "ray"),
-    "submitit": ("submitit", "slurm"),
+# Extra of lab/pyproject.toml → the modules that it brings.
+EXTRAS: Final[Mapping[str, Sequence[str]]] = {
+    "hub": ("datasets", "pyarrow"),  # datasets asks for the other
+    "tensorboard": ("tensorboard",),
+    "wandb": ("wandb",),
+    "mlflow": ("mlflow", "sqlalchemy", "alembic"),  # the last two for a store on this machine
+    "ray": ("ray",),
+    "slurm": ("submitit",),
 }
 
 
-def require(module: str) -> None:
-    """Raise MissingExtra unless the module is installed; it is not imported.
+def require(extra: str, *modules: str) -> None:
+    """Raise UsageError unless some modules of an extra, all unless named, are installed.
 
-    A folder of that name where the command is typed, as W&B makes one, is no module.
+    None is imported. A folder of such a name where the command is typed, as W&B makes one, is no
+    module.
     """
-    spec = importlib.util.find_spec(module)
-    if spec is None or spec.origin is None:
-        raise MissingExtra(*EXTRAS[module])
-
-
-def extra_of(error: MissingExtra | ModuleNotFoundError) -> MissingExtra | None:
-    """The extra that would have brought the module that was not found, if there is one.
-
-    >>> print(extra_of(ModuleNotFoundError(name="sklearn.datasets")))
-    the package scikit-learn is not installed: pip install "deva-optim[lab]"
-    >>> print(extra_of(ModuleNotFoundError(name="deva_lab.mispelt")))
-    None
-    """
-    if isinstance(error, MissingExtra):
-        return error
-    known = EXTRAS.get((error.name or "").partition(".")[0])
-    return None if known is None else MissingExtra(*known)
+    for module in modules or EXTRAS[extra]:
+        spec = importlib.util.find_spec(module)
+        if spec is None or spec.origin is None:
+            remedy = f'pip install "deva-optim[{extra}]"'
+            raise UsageError(f"the package {module} is not installed: {remedy}")

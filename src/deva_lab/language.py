@@ -11,12 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from .data import Report
-from .data.corpus import Corpus, Tokens, load_corpus
+from .data.corpus import Corpus, Tokens
 from .errors import UsageError
 from .models.gpt import GPT, SIZES
 from .run.ranks import ALONE, Ranks
-from .run.settings import RunSettings
 
 CHUNK_TOKENS: Final = 16_384  # of an evaluation, which go through the model at once
 
@@ -38,12 +36,6 @@ class TextTask:
         self.windows = Windows(corpus.train, context=context, batch=batch, seed=seed)
         count = min(self.size.validation, len(held)) // (context + 1)
         self.validation = held_out(held, context=context, windows=max(1, count))
-
-    @classmethod
-    def load(cls, settings: RunSettings, report: Report) -> TextTask:
-        """The task of a run, its text tokenised if it is the first time."""
-        corpus = load_corpus(settings.data, vocabulary=settings.vocabulary, report=report)
-        return cls(corpus, settings.size, seed=settings.seed, batch=settings.batch)
 
     def model(self) -> nn.Module:
         """The GPT, initialised from the seed alone."""

@@ -4,10 +4,9 @@ A run logs from its own process. One that is resumed goes on in the same run of 
 id is kept beside the checkpoints, and logs no step that is there already. A tracker that fails is
 given up with a warning, and the training goes on.
 
-Each tracker is a class. Its `check` raises UsageError for one that is not installed, or that nobody
-has logged in to. An object of it is a run in the tracker, whose `last` is the last step that it had
-when it was opened, −1 if none. `add` logs a point, so that a kill after it does not lose the point,
-and `end` logs how the run ended and closes it.
+Each tracker is a class. An object of it is a run in the tracker, whose `last` is the last step that
+it had when it was opened, −1 if none. `add` logs a point, so that a kill after it does not lose the
+point, and `end` logs how the run ended and closes it.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from .errors import MissingExtra, UsageError, require, unknown, warn
+from .errors import UsageError, require, unknown, warn
 from .files import read_record, write_record
 from .run.progress import Point, Result
 from .run.settings import LOGGERS
@@ -57,14 +56,6 @@ class Subject(NamedTuple):
 
 class TensorBoard:
     """A run in a folder that TensorBoard reads."""
-
-    @staticmethod
-    def check() -> None:
-        """Raises MissingExtra if it is not installed."""
-        try:
-            import torch.utils.tensorboard  # noqa: F401
-        except ModuleNotFoundError as error:
-            raise MissingExtra("tensorboard", extra="tensorboard") from error
 
     def __init__(self, subject: Subject) -> None:
         from torch.utils.tensorboard.writer import SummaryWriter
@@ -118,22 +109,6 @@ _WANDB: Final = {
 
 class WandB:
     """A run of Weights & Biases; offline each life of it is a folder, which `wandb sync` joins."""
-
-    @staticmethod
-    def check() -> None:
-        """Raises UsageError if it is not installed, or nobody has logged in to it."""
-        require("wandb")
-        if os.environ.get("WANDB_MODE", "online") != "online":
-            return
-        import wandb
-
-        try:
-            wandb.login()
-        except Exception as error:
-            reason = str(error).splitlines()[0]
-            raise UsageError(
-                f"--log wandb: {reason} Without a login, set WANDB_MODE=offline"
-            ) from error
 
     def __init__(self, subject: Subject) -> None:
         import wandb
@@ -239,12 +214,6 @@ _REFUSED: Final = re.compile(r"[^\w\-. /]")  # in the name of a metric
 class MLflow:
     """A run of MLflow, in the store that MLFLOW_TRACKING_URI names or in a file of the folder."""
 
-    @staticmethod
-    def check() -> None:
-        """Raises MissingExtra if it is not installed, or its store on this machine is not."""
-        for module in ("mlflow", "sqlalchemy", "alembic"):
-            require(module)
-
     def __init__(self, subject: Subject) -> None:
         from mlflow.entities import Param
 
@@ -343,14 +312,14 @@ class Log:
     Args:
         names: Those of `LOGGERS` that are wanted.
         folder: That of the comparison.
-        speaks: Whether this process logs; of several ranks one does.
+        logs: Whether this process logs; of several ranks one does.
     """
 
     def __init__(
-        self, names: Sequence[str] = (), folder: Path = Path(), *, speaks: bool = True
+        self, names: Sequence[str] = (), folder: Path = Path(), *, logs: bool = True
     ) -> None:
         self.wanted = bool(names)
-        self._names, self.folder = (names if speaks else ()), folder
+        self._names, self.folder = (names if logs else ()), folder
         self._loggers: dict[str, Logger] = {}
 
     def begin(self, subject: Subject, known: Iterable[Point]) -> None:
@@ -409,7 +378,16 @@ def names_of(text: str | None) -> tuple[str, ...]:
 def check_loggers(names: Sequence[str]) -> None:
     """Raises UsageError for one that is not installed, or that nobody has logged in to."""
     for name in names:
-        TRACKERS[name].check()
+        require(name)
+    if "wandb" in names and os.environ.get("WANDB_MODE", "online") == "online":
+        import wandb
+
+        try:
+            wandb.login()
+        except Exception as error:
+            reason = str(error).splitlines()[0]
+            remedy = "Without a login, set WANDB_MODE=offline"
+            raise UsageError(f"--log wandb: {reason} {remedy}") from error
 
 
 def prepare_loggers(names: Sequence[str], folder: Path) -> None:

@@ -7,20 +7,17 @@ paper's text says so, and its displayed lists have the names swapped.
 
 from __future__ import annotations
 
-from types import MappingProxyType
+from collections.abc import Mapping
 from typing import Final
 
 import torch
 from torch import Tensor, nn
 
 from .run.ranks import ALONE, Ranks
+from .run.settings import TASKS
 
-SIZES: Final = MappingProxyType(
-    {
-        "homogeneous": ((1, 99, 4998), (2, 100, 4999), (3, 101, 5000)),
-        "heterogeneous": ((1, 2, 3), (99, 100, 101), (4998, 4999, 5000)),
-    }
-)
+# Name → the eigenvalues of each block.
+SIZES: Final[Mapping[str, list[list[float]]]] = TASKS["quadratic"].models
 
 
 class Point(nn.Module):

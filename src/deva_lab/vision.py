@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -12,12 +11,11 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn.functional import cross_entropy, pad
 
-from .data import Report
 from .data.image_set import MIXED, Images, evenly, neighbours_mixed
-from .data.images import SHAPES, check_images, load_images
+from .data.images import SHAPES, check_images
+from .files import number_of
 from .models.images import FAMILIES, VIT_SIZES, Shape
 from .run.ranks import ALONE, Ranks
-from .run.settings import RunSettings
 
 VALIDATION_IMAGES: Final = 10_000  # in an evaluation, at most
 CHUNK: Final = 256  # of which go through the model at once
@@ -38,12 +36,6 @@ class ImageTask:
     def __init__(self, family: str, size: str, images: Images, *, seed: int, batch: int) -> None:
         self.family, self.size, self.images = family, size, images
         self.seed, self.units = seed, batch
-
-    @classmethod
-    def load(cls, settings: RunSettings, report: Report) -> ImageTask:
-        """The task of a run; its images are decoded if they are small."""
-        images = load_images(settings.data, report=report)
-        return cls(settings.task, settings.size, images, seed=settings.seed, batch=settings.batch)
 
     def model(self) -> nn.Module:
         """The model, initialised from the seed alone."""
@@ -147,8 +139,7 @@ def generator(seed: int, purpose: str, number: int) -> Generator:
 
 def mixed(seed: int, purpose: str, number: int) -> int:
     """A seed that depends on these three alone."""
-    digest = hashlib.blake2b(f"{seed} {purpose} {number}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 1
+    return number_of(f"{seed} {purpose} {number}") >> 1
 
 
 def random_views(

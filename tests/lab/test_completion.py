@@ -16,7 +16,7 @@ from deva_lab.data.images import NAMES as IMAGES_BY_NAME
 from deva_lab.race.entries import COURSES as RACE_COURSES
 from deva_lab.race.entries import PLACES as RACE_PLACES
 from deva_lab.reproduce.experiments import EXPERIMENTS as ALL_EXPERIMENTS
-from deva_lab.run.settings import OFFERS, OPTIMIZERS
+from deva_lab.run.settings import OPTIMIZERS, TASKS
 from helpers import needs_posix
 
 SHELLS = ("bash", "zsh", "fish")
@@ -47,8 +47,8 @@ def words_for(line: str) -> list[str]:
         ("compare --task my_task.py --data ", []),
         ("tune --bud", ["--budget"]),
         ("init-task ", ["tensors", "images", "hf"]),
-        ("compare --task vit --size ", list(OFFERS["vit"].presets)),
-        ("compare --size ", list(OFFERS["gpt"].presets)),
+        ("compare --task vit --size ", list(TASKS["vit"].presets)),
+        ("compare --size ", list(TASKS["gpt"].presets)),
         ("compare --size ti --task mlp --dtype ", ["float32", "bfloat16"]),
         ("compare --launcher ", ["local", "ray", "slurm"]),
         ("race --slurm-e", ["--slurm-executor"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,9 @@ from deva_lab.cli import main
 from deva_lab.errors import UsageError
 from deva_lab.results import read_results
 from deva_lab.run import checkpoint
+from helpers import ROOT
 
+DOCS = ROOT / "docs"
 HOW_MANY: dict[Callable[[Path], Kind], int] = {
     damage.of_a_process: 250,
     damage.of_a_process_first: 50,
@@ -154,3 +157,10 @@ def test_a_damaged_race_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture
     flip(tmp_path / "race.json")
     assert deva("race", "--list", "--out", tmp_path) == 2
     assert f"{tmp_path / 'race.json'} is damaged" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("path", sorted(DOCS.rglob("*.jsonl")), ids=lambda path: path.stem)
+def test_every_published_line_is_a_result(path: Path) -> None:
+    """A line that is edited by hand needs a new digest."""
+    lines = path.read_text("utf-8").splitlines()
+    assert len(read_results(path)) == len({json.loads(line)["id"] for line in lines})

@@ -2,14 +2,12 @@
 
 import re
 import struct
-import sys
 import xml.etree.ElementTree as ET
 from importlib.resources import files
 from itertools import pairwise
 
 import pytest
 
-from deva_lab.errors import MissingExtra
 from deva_lab.render.figures import (
     COLOURS,
     GREY,
@@ -74,12 +72,6 @@ def test_leaves_the_settings_of_matplotlib_alone(tmp_path):
     before = dict(matplotlib.rcParams)
     write_figure(Comparison([falling("deva", 0.006, 0)]), tmp_path)
     assert dict(matplotlib.rcParams) == before
-
-
-def test_says_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(MissingExtra, match=r"deva-optim\[lab\]"):
-        write_figure(Comparison(comparison()), tmp_path)
 
 
 def test_names_are_moved_apart_in_order():

@@ -20,7 +20,16 @@ from deva_lab.cli import main, parser
 from deva_lab.commands.options import check_launcher
 from deva_lab.errors import CommandError, UsageError
 from deva_lab.launchers import carry_out, driver
-from deva_lab.launchers.driver import LEASE, Driver, Lease, Telling, opened, run_on, told_in, work
+from deva_lab.launchers.driver import (
+    LEASE,
+    Driver,
+    EventWriter,
+    Lease,
+    events_file,
+    launch_folder,
+    run_on,
+    work,
+)
 from deva_lab.launchers.slurm import SlurmCluster, sbatch_options
 from deva_lab.render.display import Display
 from deva_lab.results import read_results
@@ -404,6 +413,22 @@ def test_a_machine_that_does_not_see_the_folder_says_so(
         work(settings, orders, orders.folder / "launch-1", 1)
 
 
+def test_a_machine_of_ray_that_does_not_see_the_folder_ends_the_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ray = pytest.importorskip("ray")
+    from deva_lab.launchers.ray_cluster import Task
+
+    def get(result: object) -> None:
+        raise ray.exceptions.RayTaskError("work", "traceback", result).as_instanceof_cause()
+
+    monkeypatch.setattr(ray, "wait", lambda results, timeout: (results, []))
+    monkeypatch.setattr(ray, "get", get)
+    with pytest.raises(UsageError, match="^node7 does not see /out$"):
+        Task(UsageError("node7 does not see /out")).ended()
+    assert "MemoryError" in (Task(MemoryError("too little")).ended() or "")
+
+
 # --- Who is still there --------------------------------------------------------------------------
 
 
@@ -428,7 +453,7 @@ def driver_of(place: Path, watch: Callable[[Event], None] = print) -> Driver:
 
 
 def test_a_worker_ends_when_its_driver_has_gone(tmp_path: Path, clock: Clock) -> None:
-    with opened(tmp_path) as place:
+    with launch_folder(tmp_path) as place:
         lease, alive = Lease(place / LEASE), driver_of(place)
         for clock.now in (0.0, 200.0, 400.0, 600.0):
             alive.renew()
@@ -457,7 +482,7 @@ def test_the_workers_of_a_killed_driver_end_when_their_runs_are_gone_on_with(
 
 
 def test_a_driver_whose_folder_another_one_has_taken_ends(tmp_path: Path, clock: Clock) -> None:
-    with opened(tmp_path) as place:
+    with launch_folder(tmp_path) as place:
         other = driver_of(place)
         (place / LEASE).unlink()
         other.renew()  # it has looked just now
@@ -469,17 +494,17 @@ def test_a_driver_whose_folder_another_one_has_taken_ends(tmp_path: Path, clock:
 def test_events_are_read_once_and_a_line_that_a_kill_cut_short_is_left_out(tmp_path: Path) -> None:
     events = [Event("a", step, "running", 1.5, 0.1, evaluated=True) for step in range(3)]
     heard: list[Event] = []
-    with opened(tmp_path) as place:
-        listening, tell = driver_of(place, heard.append), Telling(told_in(place, "a"))
+    with launch_folder(tmp_path) as place:
+        listening, tell = driver_of(place, heard.append), EventWriter(events_file(place, "a"))
         tell(events[0])
-        listening.listen("a")
+        listening.read_events("a")
         assert heard == events[:1]
-        with told_in(place, "a").open("ab") as file:
+        with events_file(place, "a").open("ab") as file:
             file.write(b'["a", 1, "run')
-        listening.listen("a")
+        listening.read_events("a")
         assert heard == events[:1]
-        again = Telling(told_in(place, "a"))  # of the worker that goes on
+        again = EventWriter(events_file(place, "a"))  # of the worker that goes on
         again(events[1])
         again(events[2])
-        listening.listen("a")
+        listening.read_events("a")
         assert heard == events

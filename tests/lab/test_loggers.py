@@ -495,4 +495,4 @@ def test_names_of_loggers():
     assert names_of("wandb, mlflow,wandb") == ("wandb", "mlflow")
     assert names_of(None) == names_of("none") == ()
     assert not Log(()).wanted
-    assert Log(("wandb",), speaks=False).wanted  # telemetry is the work of all ranks
+    assert Log(("wandb",), logs=False).wanted  # telemetry is the work of all ranks

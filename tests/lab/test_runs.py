@@ -243,7 +243,7 @@ def test_quadratic_has_the_paper_s_hessian():
 
     for size, blocks in SIZES.items():
         H = hessian(size, seed=3)
-        wanted = torch.tensor(sorted(sum(blocks, ())), dtype=torch.double)
+        wanted = torch.tensor(sorted(x for block in blocks for x in block), dtype=torch.double)
         torch.testing.assert_close(torch.linalg.eigvalsh(H), wanted)
         task = Quadratic(size, seed=3, batch=9)
         model = task.model()
@@ -256,3 +256,11 @@ def test_quadratic_has_the_paper_s_hessian():
         samples = [task.loss(model, task.batch(step)).item() for step in range(400)]
         spread = torch.tensor(samples).std().item() / 20
         assert abs(sum(samples) / 400 - value) < 4 * spread  # unbiased
+
+
+def test_a_vocabulary_is_the_same_run_as_a_number_and_as_a_text():
+    optimizers = (Entrant.parse("adamw"),)
+    runs = [plan(Request(optimizers, size="tiny", vocabulary=size)) for size in (512, "512")]
+    assert runs[0] == runs[1]
+    with pytest.raises(UsageError, match="vocabulary must be at least 256.*got '12'"):
+        plan(Request(optimizers, vocabulary="12"))

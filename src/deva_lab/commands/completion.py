@@ -19,7 +19,7 @@ from typing import Final, TypeAlias
 from ..cli import parser
 from ..config import Command, tree
 from ..data.text_sources import NAMES as TEXTS
-from ..run.settings import LOGGERS, OFFERS, OPTIMIZERS, TUNED
+from ..run.settings import LOGGERS, OPTIMIZERS, TASKS, TUNED
 from ..usage import BENCHMARKS, STARTERS
 
 WIDTH: Final = 70  # of what a candidate is
@@ -163,14 +163,14 @@ def _values(action: Action, word: str, given: Given, before: str = "") -> Answer
 
 def _known(dest: str, given: Given) -> Texts:
     """The values of an option or an argument that have names, each with what it is."""
-    offer = OFFERS.get(task := given.get("task", "gpt"))  # none for a task of the user's
+    kind = TASKS.get(task := given.get("task", "gpt"))  # none for a task of the user's
     if dest == "task":
-        return {name: each.about for name, each in OFFERS.items()}
+        return {name: each.about for name, each in TASKS.items()}
     if dest == "kind":
         return STARTERS
-    if dest == "size" and offer:
-        return {name: f"{x.steps} steps of {x.batch}" for name, x in offer.presets.items()}
-    if dest == "data" and offer:
+    if dest == "size" and kind:
+        return {name: f"{x.steps} steps of {x.batch}" for name, x in kind.presets.items()}
+    if dest == "data" and kind:
         return dict.fromkeys({"gpt": TEXTS, "quadratic": ()}.get(task, IMAGES), "")
     if dest == "baseline":  # one of the optimizers that are compared
         parts = given.get("optimizers", "").split(",")

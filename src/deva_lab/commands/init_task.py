@@ -16,11 +16,7 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(f"PATH must be a file that ends in .py, got {path}")
     if path.exists():
         raise UsageError(f"{path} is there already: name another file")
-    write_text(path, starter(options.kind).replace("FILE", path.as_posix(), 1))
+    starter = files("deva_lab").joinpath("starters").joinpath(f"{options.kind}.py.txt")
+    write_text(path, starter.read_text("utf-8").replace("FILE", path.as_posix(), 1))
     print(f"{path} is written, and runs as it is: deva compare --task {path}")
     return 0
-
-
-def starter(kind: str) -> str:
-    """The text of a file to start from."""
-    return files("deva_lab").joinpath("starters").joinpath(f"{kind}.py.txt").read_text("utf-8")

@@ -33,7 +33,7 @@ OPTIONS = "options.json"  # in the folder of results: what was asked for
 
 # What `--resume` takes over from the command that it continues: the fields of a request, some of
 # which are read from a text, and what is asked for besides.
-_READ = ("vocabulary", "seeds", "device")
+_READ = ("seeds", "device")
 _FIELDS = tuple(x.name for x in fields(Request) if x.name not in ("optimizers", "rates"))
 REQUESTED = (*_FIELDS, "lr", "tokens", "log")
 
@@ -133,7 +133,6 @@ def request_of(given: dict[str, Any], *, elsewhere: bool = False) -> Request:
         optimizers=tuple(optimizers),
         rates=tuple(text for text in lr.split(",") if text),
         seeds=seeds_of(chosen),
-        vocabulary=vocabulary_of(given.get("vocabulary")),
         device=device_of(given.get("device"), elsewhere=elsewhere),
         **{name: value for name, value in given.items() if name in _FIELDS and name not in _READ},
     )
@@ -149,7 +148,7 @@ def request_of(given: dict[str, Any], *, elsewhere: bool = False) -> Request:
 def seeds_of(text: str) -> tuple[int, ...]:
     """The seeds 0 … n − 1 of a number n, or those of a list.
 
-    >>> seeds_of("3"), seeds_of("5,7")
+    >>> seeds_of("3"), seeds_of("5,7,5")
     ((0, 1, 2), (5, 7))
     """
     try:
@@ -159,16 +158,7 @@ def seeds_of(text: str) -> tuple[int, ...]:
     listed = "," in text
     if not numbers or min(numbers) < (0 if listed else 1):
         raise UsageError(f"--seeds is a number of seeds or a list such as 0,1,2, got {text!r}")
-    return tuple(numbers) if listed else tuple(range(numbers[0]))
-
-
-def vocabulary_of(text: str | None) -> int | str | None:
-    """A vocabulary as the tasks take it."""
-    if text is None or text == "gpt2":
-        return text
-    if not text.isdecimal() or int(text) < 256:
-        raise UsageError(f"--vocabulary is a number from 256, or gpt2, got {text!r}")
-    return int(text)
+    return tuple(dict.fromkeys(numbers)) if listed else tuple(range(numbers[0]))
 
 
 def device_of(text: str | None, *, elsewhere: bool = False) -> str:
@@ -206,7 +196,7 @@ def carrying_out(
         if options.launcher == "ray":
             from ..launchers.ray_cluster import RayCluster
 
-            cluster = stack.enter_context(RayCluster(options, folder))
+            cluster = stack.enter_context(RayCluster(options))
         elif options.launcher == "slurm":
             from ..launchers.slurm import SlurmCluster
 
@@ -223,14 +213,14 @@ def carrying_out(
 
 
 def check_launcher(options: argparse.Namespace) -> None:
-    """Raises UsageError for options that do not fit each other, MissingExtra for a package."""
-    modules = {"ray": "ray", "slurm": "submitit"}
+    """Raises UsageError for options that do not fit each other, or for a missing package."""
+    clusters = ("ray", "slurm")
     for name, value in vars(options).items():
         shared = name in ("cpus", "gpus", "memory")
-        wanted = [x for x in modules if shared or name.startswith(f"{x}_")]
+        wanted = [x for x in clusters if shared or name.startswith(f"{x}_")]
         if wanted and value is not None and options.launcher not in wanted:
             needed, got = " or ".join(wanted), options.launcher
             raise UsageError(f"--{name.replace('_', '-')} needs --launcher {needed}, got {got}")
-    if options.launcher in modules:
-        require(modules[options.launcher])
+    if options.launcher in clusters:
+        require(options.launcher)
     check_least(options, cpus=1, gpus=0, memory=0, slurm_time=1)

@@ -16,17 +16,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import torch
+from PIL import Image, ImageOps
 from torch import Tensor
 
 from ..errors import UsageError
 from . import Report
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 Found = TypeVar("Found")
 File: TypeAlias = tuple[str, bytes]  # of an image: its name, for messages, and its content
@@ -157,7 +155,6 @@ def decode(file: File, side: int, mode: str) -> Tensor:
 
     The mode is "L" for grey or "RGB".
     """
-    from PIL import Image, ImageOps
 
     def fitted(image: Image.Image) -> Image.Image:
         image.draft(mode, (side, side))  # a JPEG may be decoded at half its size
@@ -169,8 +166,6 @@ def decode(file: File, side: int, mode: str) -> Tensor:
 
 def _opened(file: File, use: Callable[[Image.Image], Found]) -> Found:
     """What a function finds in an image, or a UsageError that names a file that is none."""
-    from PIL import Image
-
     name, data = file
     try:
         with Image.open(io.BytesIO(data)) as image:

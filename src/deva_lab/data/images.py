@@ -1,4 +1,4 @@
-"""Images by name or by path: digits, CIFAR-10 in two wrappings, folders, archives and parquet."""
+"""Images by name or by path: digits, CIFAR-10, folders, archives and parquet."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 from ..errors import UsageError, require, unknown
@@ -27,7 +28,6 @@ IN_DATA_FOLDER: Final = {
     "cifar10-small": "cifar10-small",
     "tiny-imagenet": "tiny-imagenet-32px-40cls.tar.xz",
 }
-NAMES: Final = ("digits", *HUB, *IN_DATA_FOLDER)
 SHAPES: Final[Mapping[str, Shape]] = {
     "digits": Shape(8, 1, 10),
     "cifar10": Shape(32, 3, 10),
@@ -36,6 +36,7 @@ SHAPES: Final[Mapping[str, Shape]] = {
     "tiny-imagenet": Shape(32, 3, 40),
 }
 """The shapes of the images of a name, known without loading them."""
+NAMES: Final = tuple(SHAPES)
 
 
 def load_images(name: str, *, cache: Path | None = None, report: Report = silent) -> Images:
@@ -44,7 +45,7 @@ def load_images(name: str, *, cache: Path | None = None, report: Report = silent
     Args:
         name: One of `NAMES`; or the path of a folder with a sub-folder for each class (or train/
             and val/ with such), of a tar archive of small images laid out so, or of a folder with
-            CIFAR-10's binary files or with parquet files.
+            parquet files.
         cache: The folder for decoded images, see `cache_folder`.
         report: Hears what takes long.
 
@@ -62,17 +63,15 @@ def check_images(name: str) -> None:
 def _loader(name: str) -> Callable[[Path | None, Report], Images]:
     """What loads the images of a name or a path, of which it is seen that they are there."""
     if name == "digits":
-        require("sklearn")
         return lambda cache, report: _digits()
-    require("PIL")
     if name in HUB:
-        require("datasets")  # which brings pyarrow, fsspec and the library of the hub
+        require("hub")
         return lambda cache, report: _hub_images(name, report)
     path = _path_of(name)
     if name == "cifar10-small":
         for stem, suffix in product(TILES, (".webp", ".labels.u8")):
             in_data_folder(name, f"{name}/{stem}{suffix}")
-        return lambda cache, report: _cifar(*(_tiles(path, stem) for stem in TILES))
+        return lambda cache, report: _cifar_small(path)
     if path.is_file():
         if not path.name.lower().endswith(ARCHIVES):
             raise UsageError(
@@ -80,11 +79,8 @@ def _loader(name: str) -> Callable[[Path | None, Report], Images]:
             )
         return lambda cache, report: _archive_images(path, cache, report)
     if any(path.rglob("*.parquet")):
-        require("pyarrow")
-        require("fsspec")
+        require("hub", "pyarrow")
         return lambda cache, report: parquet_images([str(path)], report)
-    if files := _cifar_files(path):
-        return lambda cache, report: _cifar(*map(_records, files))
     if not any(map(_is_image, path.rglob("*"))):
         raise UsageError(f"there is no image in the folder {path}")
     return lambda cache, report: _folder_images(path, report)
@@ -121,8 +117,6 @@ def _hub_images(name: str, report: Report) -> Images:
 
 DIGITS_HELD_OUT: Final = 5  # one in so many is for validation, of each digit
 CIFAR: Final = SHAPES["cifar10"]
-RECORD: Final = 1 + 3 * CIFAR.side**2  # bytes of an image in the binary format: its label first
-TEST_FILE: Final = "test_batch.bin"
 TILES: Final = ("train10000", "test2000")  # large pictures whose tiles are the images, row by row
 
 
@@ -145,34 +139,13 @@ def _digits() -> Images:
     return Images(*train, *validation, classes=10, side=8, padding=1, flip=False)
 
 
-def _cifar_files(folder: Path) -> tuple[list[Path], list[Path]] | None:
-    """The files of CIFAR-10's binary format in a folder, for training and validation, if any."""
-    train, test = sorted(folder.glob("data_batch_*.bin")), folder / TEST_FILE
-    if not train:
-        return None
-    if not test.is_file():
-        raise UsageError(f"{folder} has {train[0].name} but no {TEST_FILE}")
-    for path in (*train, test):
-        size = path.stat().st_size
-        if size == 0 or size % RECORD:
-            raise UsageError(f"{path} must be of records of {RECORD} bytes, got {size} bytes")
-    return train, [test]
-
-
-def _records(files: list[Path]) -> tuple[Tensor, Tensor]:
-    """The images and labels of files of records: a label, then the red, green and blue plane."""
-    data = torch.cat([torch.from_numpy(np.fromfile(path, np.uint8)) for path in files])
-    labels, planes = torch.split(data.view(-1, RECORD), [1, RECORD - 1], dim=1)
-    if labels.max() >= CIFAR.classes:
-        raise UsageError(
-            f"{files[0].parent}: labels must be below {CIFAR.classes}, got {int(labels.max())}"
-        )
-    return planes.reshape(-1, 3, CIFAR.side, CIFAR.side), labels.flatten().long()
+def _cifar_small(folder: Path) -> Images:
+    """Ten thousand images of CIFAR-10 for training and two thousand for validation."""
+    train, test = (_tiles(folder, stem) for stem in TILES)
+    return Images(*train, *test, CIFAR.classes, CIFAR.side)
 
 
 def _tiles(folder: Path, stem: str) -> tuple[Tensor, Tensor]:
-    from PIL import Image
-
     with Image.open(folder / f"{stem}.webp") as image:
         sheet = torch.from_numpy(np.array(image.convert("RGB")))  # (rows · 32, columns · 32, 3)
     tiles = sheet.unfold(0, CIFAR.side, CIFAR.side).unfold(1, CIFAR.side, CIFAR.side)
@@ -181,10 +154,6 @@ def _tiles(folder: Path, stem: str) -> tuple[Tensor, Tensor]:
     if len(labels) != len(pixels):
         raise UsageError(f"{folder / stem} has {len(pixels)} tiles but {len(labels)} labels")
     return pixels, labels
-
-
-def _cifar(train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> Images:
-    return Images(*train, *test, CIFAR.classes, CIFAR.side)
 
 
 # A folder a class, inside train/ and val/ or cut by a hash ----------------------------------------

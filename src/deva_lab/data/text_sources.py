@@ -9,7 +9,6 @@ import json
 import lzma
 import os
 import shutil
-import sys
 import sysconfig
 import tarfile
 import tempfile
@@ -19,6 +18,8 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path, PurePath
 from typing import IO, Any, cast
+
+import zstandard
 
 from ..errors import UsageError, require, unknown
 from ..files import file_digests, hasher, replacing
@@ -38,6 +39,12 @@ NAMES = ("python", *ON_HUB, *IN_DATA_FOLDER)
 # Tests are not the library; _sysconfigdata differs between machines with the same Python.
 SKIPPED_FOLDERS = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
 SKIPPED_PREFIX = "_sysconfigdata"
+
+# What is raised for a file that is damaged.
+DAMAGES = (
+    *(OSError, EOFError, ValueError, tarfile.TarError),
+    *(lzma.LZMAError, zlib.error, zstandard.ZstdError),
+)
 
 DOCUMENT_CHARACTERS = 10_000  # a plain text is cut at the first paragraph's end after so many
 
@@ -81,21 +88,19 @@ def find_texts(name: str) -> Callable[[Path, Report], Texts]:
             raise UsageError(
                 f"{name}: behind the colon stands how many documents to fetch, at least 2"
             )
-        require("datasets")
+        require("hub")
         number = int(count) if colon else HUB_DOCUMENTS
         return lambda cache, report: _fetched(head, number, cache, report)
     files = _local_files(name)
     for path in files:
-        kind, compression = format_of(path.name)
+        kind, _ = format_of(path.name)
         if not kind:
             raise UsageError(
                 f"{path} is of no known format: a text is one of {', '.join(FORMATS)}, each also "
                 f"with {', '.join(COMPRESSIONS)} behind it, or modded-nanogpt shards (.bin)"
             )
         if kind == ".parquet":
-            require("pyarrow")
-        if compression == ".zst":
-            require("zstandard")
+            require("hub", "pyarrow")
     return lambda cache, report: Texts(files)
 
 
@@ -178,15 +183,8 @@ def _read_file(path: Path, *, cut: bool, remedy: str) -> Iterator[str]:
                     yield text.encode("utf-8", "replace").decode("utf-8")
     except UsageError as error:
         raise UsageError(f"{path}: {error}{remedy}") from error
-    except _damages() as error:
+    except DAMAGES as error:
         raise UsageError(f"{path} is damaged or not what its name says: {error}{remedy}") from error
-
-
-def _damages() -> tuple[type[Exception], ...]:
-    known = (OSError, EOFError, ValueError, lzma.LZMAError, zlib.error, tarfile.TarError)
-    if "zstandard" in sys.modules:
-        return (*known, cast("type[Exception]", sys.modules["zstandard"].ZstdError))
-    return known
 
 
 def _read_stream(stream: IO[bytes], name: str, *, cut: bool) -> Iterator[str]:
@@ -231,7 +229,7 @@ def _read_jsonl(stream: IO[bytes]) -> Iterator[str]:
 
 
 def _read_parquet(stream: IO[bytes]) -> Iterator[str]:
-    require("pyarrow")
+    require("hub", "pyarrow")
     from pyarrow import parquet  # type: ignore[import-untyped]
 
     # Parquet is read from its end, which is far for what is inside of a compressed file.
@@ -257,8 +255,6 @@ def _read_tar(stream: IO[bytes]) -> Iterator[str]:
 
 def _open_zst(stream: IO[bytes]) -> Any:
     """The stream that is inside, of all frames; fsspec's reader would end with the first."""
-    import zstandard
-
     reader = zstandard.ZstdDecompressor().stream_reader(stream, read_across_frames=True)
     return io.BufferedReader(cast("io.RawIOBase", reader))
 

@@ -8,17 +8,16 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from ..errors import UsageError, require
+from ..errors import UsageError
 from ..files import read_record, write_record
 from . import Report, data_folder, fetching, silent, was_damaged
-
-if TYPE_CHECKING:
-    import tokenizers
 
 BYTES = 256
 GPT2 = "gpt2"
@@ -66,14 +65,10 @@ def parse_vocabulary(vocabulary: int | str) -> int | str:
         gpt2_folder()
     elif not str(vocabulary).isdecimal() or int(vocabulary) < BYTES:
         raise UsageError(
-            f"vocabulary must be at least {BYTES}, which is plain bytes, or {GPT2!r}, "
+            f"--vocabulary must be at least {BYTES}, which is plain bytes, or {GPT2!r}, "
             f"got {vocabulary!r}"
         )
-    else:
-        vocabulary = int(vocabulary)
-    if vocabulary != BYTES:
-        require("tokenizers")
-    return vocabulary
+    return vocabulary if vocabulary == GPT2 else int(vocabulary)
 
 
 def load_tokenizer(
@@ -84,8 +79,6 @@ def load_tokenizer(
         return gpt2()
     if vocabulary == BYTES:
         return Tokenizer(BYTES)
-    import tokenizers
-
     known = read_record(path)
     if known is None:
         report(f"training a byte-level BPE of {vocabulary:,} tokens{was_damaged(path)}")
@@ -116,8 +109,6 @@ def train_byte_pairs(texts: Iterable[str], vocabulary: int) -> tokenizers.Tokeni
 
     It depends on the texts alone. Where they are short it has fewer tokens.
     """
-    from tokenizers import models, pre_tokenizers, trainers
-
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary - 1,
         min_frequency=2,
@@ -138,12 +129,10 @@ def train_byte_pairs(texts: Iterable[str], vocabulary: int) -> tokenizers.Tokeni
     return byte_pairs
 
 
-def _byte_level(model: tokenizers.models.BPE) -> tokenizers.Tokenizer:
-    import tokenizers
-
+def _byte_level(model: models.BPE) -> tokenizers.Tokenizer:
     byte_pairs = tokenizers.Tokenizer(model)
-    byte_pairs.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    byte_pairs.decoder = tokenizers.decoders.ByteLevel()
+    byte_pairs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    byte_pairs.decoder = decoders.ByteLevel()
     return byte_pairs
 
 
@@ -159,9 +148,6 @@ def gpt2_folder() -> Path | None:
 
 def gpt2() -> Tokenizer:
     """GPT-2's tokenizer, from local files where there are some, else from the hub."""
-    require("tokenizers")
-    import tokenizers
-
     if (folder := gpt2_folder()) is None:
         remedy = f"set DEVA_GPT2_BPE to a folder with its {' and '.join(GPT2_FILES)} ({GPT2_PLACE})"
         with fetching("GPT-2's vocabulary", remedy):
@@ -170,7 +156,7 @@ def gpt2() -> Tokenizer:
         return Tokenizer(GPT2_VOCABULARY, tokenizers.Tokenizer.from_str(json.dumps(parts)))
     vocabulary, merges = (str(folder / name) for name in GPT2_FILES)
     try:
-        byte_pairs = _byte_level(tokenizers.models.BPE.from_file(vocabulary, merges))
+        byte_pairs = _byte_level(models.BPE.from_file(vocabulary, merges))
     except Exception as error:  # the library raises no narrower one
         raise UsageError(f"{vocabulary} and {merges} cannot be read: {error}") from error
     if byte_pairs.get_vocab_size() != GPT2_VOCABULARY:

@@ -22,7 +22,7 @@ from ..run.progress import Result, Watch, failure_text, is_failed
 from ..run.runner import SIGNALS, Orders, run_one
 from ..run.settings import RunSettings
 from ..run.tasks import make_task
-from .driver import Cluster, end_left, run_on
+from .driver import Cluster, end_leftovers, run_on
 
 
 def carry_out(
@@ -47,7 +47,7 @@ def carry_out(
         cluster: Where they are carried out; None for on this machine.
     """
     folder = orders.folder
-    end_left(folder)
+    end_leftovers(folder)
     done = {result["id"] for result in finished(folder, runs)}
     for name in done:
         _forget(folder, name)  # a kill may have come between a result and this

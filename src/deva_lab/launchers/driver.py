@@ -77,7 +77,7 @@ class Cluster(Protocol):
 
 
 @contextmanager
-def opened(results: Path) -> Iterator[Path]:
+def launch_folder(results: Path) -> Iterator[Path]:
     """A new folder, in that of the results, for a driver and its workers to leave word in."""
     folder = results / f"{PREFIX}{uuid.uuid4().hex[:12]}"
     folder.mkdir(parents=True)
@@ -88,12 +88,12 @@ def opened(results: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def told_in(folder: Path, run: str) -> Path:
+def events_file(folder: Path, run: str) -> Path:
     """The file of a run, which is there once it has begun: lines of events, then its outcome."""
     return folder / f"{run}.jsonl"
 
 
-def end_left(results: Path) -> None:
+def end_leftovers(results: Path) -> None:
     """End what killed drivers have left, and give workers that still train time to see it.
 
     One that sees it later does no harm, as it writes the same checkpoints.
@@ -122,7 +122,7 @@ def run_on(
     When `stopping` says so, runs that go on are asked to save, and the others are cancelled.
     """
     orders = replace(orders, folder=orders.folder.absolute())
-    with opened(orders.folder) as folder:
+    with launch_folder(orders.folder) as folder:
         driver, waiting = Driver(cluster, orders, folder, watch), deque(runs)
         try:
             while waiting or driver.jobs:
@@ -184,12 +184,12 @@ class Driver:
         """The runs whose jobs have ended, and how; what all have told is passed on first."""
         for settings, job in list(self.jobs.items()):
             how = job.ended()
-            self.listen(settings.id)
+            self.read_events(settings.id)
             if how is not None and (how or self._is_seen(settings)):
                 del self.jobs[settings]
                 yield settings, how
 
-    def listen(self, run: str) -> None:
+    def read_events(self, run: str) -> None:
         """Pass on the events that a run has told since the last time, and keep its outcome."""
         for told in self._new_lines(run):
             if isinstance(told, dict):
@@ -199,7 +199,7 @@ class Driver:
 
     def _new_lines(self, run: str) -> Iterator[Any]:
         """What a run has written since the last time, but for what a kill has cut short."""
-        with suppress(OSError), told_in(self.folder, run).open("rb") as file:
+        with suppress(OSError), events_file(self.folder, run).open("rb") as file:
             file.seek(self._read.get(run, 0))
             whole, newline, _ = file.read().rpartition(b"\n")
             self._read[run] = self._read.get(run, 0) + len(whole) + len(newline)
@@ -245,7 +245,7 @@ class Driver:
         self.asked = True
         (self.folder / LEASE).unlink(missing_ok=True)
         for settings, job in list(self.jobs.items()):
-            if not told_in(self.folder, settings.id).exists():
+            if not events_file(self.folder, settings.id).exists():
                 job.cancel()
                 del self.jobs[settings]
 
@@ -273,11 +273,14 @@ def work(
         UsageError: If this machine does not see the folder of the results.
     """
     if not orders.folder.is_dir():
-        raise UsageError(not_seen(orders.folder, socket.gethostname()))
+        raise UsageError(
+            f"{socket.gethostname()} does not see {orders.folder}: choose a folder with --out that "
+            "is on storage which all machines of the cluster share, under the same path"
+        )
     if not (folder / LEASE).exists():
         return  # the driver has gone since it asked for this
     torch.set_num_threads(threads)
-    lease, tell = Lease(folder / LEASE), Telling(told_in(folder, settings.id))
+    lease, tell = Lease(folder / LEASE), EventWriter(events_file(folder, settings.id))
     try:
         result = run_one(settings, orders, watch=tell, stopping=lambda: asked() or lease())
         tell.write({"result": result})
@@ -285,15 +288,7 @@ def work(
         tell.write({"refused": str(error)})
 
 
-def not_seen(folder: Path, host: str) -> str:
-    """What is wrong where a machine does not see the folder of the results."""
-    return (
-        f"{host} does not see {folder}: choose a folder with --out that is on storage which all "
-        "machines of the cluster share, under the same path"
-    )
-
-
-class Telling:
+class EventWriter:
     """Writes events down for the driver, unless one has just been written."""
 
     def __init__(self, path: Path) -> None:

@@ -6,23 +6,19 @@ import argparse
 import logging
 import os
 import socket
-import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ..errors import UsageError, warn
 from ..machine import cores
 from ..usage import CPUS
-from .driver import not_seen
 
 OBJECT_STORE: Final = 100 << 20  # bytes: next to nothing goes through it
-ANSWERS: Final = 10.0  # seconds that a cluster has to answer …
-PROBED: Final = 300.0  # … and its machines to say what they see
+ANSWERS: Final = 10.0  # seconds that a cluster has to answer
 ENVIRONMENT: Final = ("DEVA_", "HF_", "MLFLOW_", "WANDB_")  # beginnings of what workers get of ours
 
 
@@ -31,27 +27,21 @@ class RayCluster:
 
     Args:
         options: Of the command line.
-        folder: That of the results, which all machines must see.
     """
 
     tries = 3
 
-    def __init__(self, options: argparse.Namespace, folder: Path) -> None:
+    def __init__(self, options: argparse.Namespace) -> None:
         self.address: str | None = options.ray_address
         self.cpus, self.gpus = options.cpus or CPUS, options.gpus or 0.0
         self.memory = int((options.memory or 0) * (1 << 30))
-        self.folder = folder.absolute()
         self._ours = False
 
     def __enter__(self) -> RayCluster:
         if not ray.is_initialized():
             self._connect()
             self._ours = True
-        try:
-            self._probe()
-        except BaseException:
-            self.__exit__()
-            raise
+        self._check_size()
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -88,35 +78,12 @@ class RayCluster:
             **quiet,
         )
 
-    def _probe(self) -> None:
-        """Raises UsageError unless every machine that runs may come to sees the folder."""
-        nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"] and self._fits(node)]
-        if not nodes:
-            warn("no machine of the Ray cluster is large enough for a run: they wait for one")
-        created = not self.folder.exists()
-        self.folder.mkdir(parents=True, exist_ok=True)
-        probe = self.folder / f".probe-{uuid.uuid4().hex}"
-        probe.touch()
-        try:
-            for host in ray.get([_ask(node, probe) for node in nodes], timeout=PROBED):
-                if host is not None:
-                    raise UsageError(not_seen(self.folder, host))
-        except ray.exceptions.RayError as error:
-            raise UsageError(
-                "the workers of the Ray cluster cannot be used; do they all have this version of "
-                f"deva-lab? {_reason(error)}"
-            ) from error
-        finally:
-            probe.unlink()
-            if created:
-                with suppress(OSError):
-                    self.folder.rmdir()
-
-    def _fits(self, node: Mapping[str, Any]) -> bool:
-        """Whether a run may come to a node, once that is idle."""
-        has = node["Resources"]
+    def _check_size(self) -> None:
+        """Warn if no machine is large enough for a run, which would then wait for one."""
         needs = {"CPU": self.cpus, "GPU": self.gpus, "memory": self.memory}
-        return all(has.get(what, 0) >= amount for what, amount in needs.items())
+        alive = (node["Resources"] for node in ray.nodes() if node["Alive"])
+        if not any(all(has.get(x, 0) >= amount for x, amount in needs.items()) for has in alive):
+            warn("no machine of the Ray cluster is large enough for a run: they wait for one")
 
 
 class Task:
@@ -126,13 +93,19 @@ class Task:
         self._result = result
 
     def ended(self) -> str | None:
-        """None while it waits or runs; "" if it has returned; otherwise how it was lost."""
+        """None while it waits or runs; "" if it has returned; otherwise how it was lost.
+
+        Raises:
+            UsageError: If its machine cannot carry out any run, as it does not see the folder.
+        """
         done, _ = ray.wait([self._result], timeout=0)
         if not done:
             return None
         try:
             ray.get(self._result)
         except ray.exceptions.RayError as error:
+            if isinstance(cause := getattr(error, "cause", None), UsageError):
+                raise cause from error
             return _reason(error)
         return ""
 
@@ -161,14 +134,3 @@ def _check_answer(address: str) -> None:
     host, colon, port = address.rpartition("://")[2].rpartition(":")
     if colon and port.isdecimal():
         socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWERS).close()
-
-
-def _ask(node: str, path: Path) -> Any:
-    """Ask a node whether it sees a file; the answer is to come."""
-    there = NodeAffinitySchedulingStrategy(node, soft=False)
-    return ray.remote(_host_without).options(num_cpus=0, scheduling_strategy=there).remote(path)
-
-
-def _host_without(path: Path) -> str | None:
-    """In a worker: the name of this machine, if it does not see a file."""
-    return None if path.exists() else socket.gethostname()

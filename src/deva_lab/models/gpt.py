@@ -12,11 +12,14 @@ by √width: what a step of that one rate changes is then no small part of them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, relu, rms_norm, scaled_dot_product_attention
+
+from ..run.settings import TASKS
 
 SHARPEST: Final = 15.36  # score of attention: 0.12 of the 128 that normed heads of 128 can reach
 LOGIT_CAP: Final = 30.0
@@ -31,21 +34,11 @@ class GPTSize(NamedTuple):
     head: int  # the width of a head
     context: int  # tokens that it can see
     value_embeddings: int  # in the first so many layers
-    validation: int = (
-        16_384  # tokens in an evaluation, at most: a small part of what training costs
-    )
-    without_attention: tuple[int, ...] = ()  # layers that are an MLP alone
+    validation: int = 16_384  # tokens in an evaluation, at most, so that it costs little
+    without_attention: Sequence[int] = ()  # layers that are an MLP alone
 
 
-SIZES: Final = {
-    "tiny": GPTSize(2, 64, 32, 64, 1, 16_384),
-    "small": GPTSize(4, 128, 32, 256, 1, 32_768),
-    "small-wide": GPTSize(4, 256, 32, 256, 1, 32_768),
-    "small-deep": GPTSize(8, 128, 32, 256, 1, 32_768),
-    "medium": GPTSize(8, 256, 64, 512, 2, 131_072),
-    "large": GPTSize(12, 512, 64, 1024, 3, 524_288),
-    "paper": GPTSize(12, 768, 128, 1024, 3, 10_485_760, without_attention=(7,)),
-}
+SIZES: Final = {name: GPTSize(**row) for name, row in TASKS["gpt"].models.items()}
 
 
 def norm(x: Tensor) -> Tensor:

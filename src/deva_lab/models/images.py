@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, pad, relu, scaled_dot_product_attention
 
 from ..errors import UsageError
+from ..run.settings import TASKS
 
 
 class Shape(NamedTuple):
@@ -32,15 +33,7 @@ class ResNetSize(NamedTuple):
     width: int = 16  # channels of the first stage; the second has twice, the third four times these
 
 
-RESNET_SIZES: Final = {
-    "tiny": ResNetSize(blocks=1, width=8),
-    "small": ResNetSize(blocks=3),
-    "resnet20": ResNetSize(blocks=3),
-    "resnet32": ResNetSize(blocks=5),
-    "resnet44": ResNetSize(blocks=7),
-    "resnet56": ResNetSize(blocks=9),
-    "resnet110": ResNetSize(blocks=18),
-}
+RESNET_SIZES: Final = {name: ResNetSize(**row) for name, row in TASKS["resnet"].models.items()}
 
 
 class ResNetBlock(nn.Module):
@@ -100,7 +93,10 @@ class ViTSize(NamedTuple):
     width: int
     depth: int
     heads: int
-    std: float | None = None  # of the weights of blocks at the start; None: 1/√inputs of each
+    # Of the weights of blocks at the start; None: 1/√inputs of each. The usual 0.02 is made for
+    # great widths: in narrow models the class token hardly depends on the image then, and the first
+    # steps teach nothing.
+    std: float | None = None
 
     def tokens(self, side: int) -> int:
         """The patches of an image, and the class token.
@@ -116,18 +112,8 @@ class ViTSize(NamedTuple):
         return 1 + (side // self.patch) ** 2
 
 
-INIT_STD: Final = 0.02  # of the other weights, and usual for those of large models
-VIT_SIZES: Final = {
-    # 0.02 is made for great widths: in narrow ones the class token hardly hears of the image, and
-    # nothing is learnt for the first steps
-    "tiny": ViTSize(patch=2, width=64, depth=2, heads=4),
-    "mini": ViTSize(patch=4, width=96, depth=4, heads=3),
-    "small": ViTSize(patch=4, width=192, depth=6, heads=3),
-    "vit-s16": ViTSize(patch=16, width=384, depth=12, heads=6, std=INIT_STD),
-    "vit-b16": ViTSize(patch=16, width=768, depth=12, heads=12, std=INIT_STD),
-    "vit-l16": ViTSize(patch=16, width=1024, depth=24, heads=16, std=INIT_STD),
-}
-
+INIT_STD: Final = 0.02  # of the other weights
+VIT_SIZES: Final = {name: ViTSize(**row) for name, row in TASKS["vit"].models.items()}
 MLP_RATIO: Final = 4
 NORM_EPS: Final = 1e-6  # of the authors' code
 
@@ -197,7 +183,7 @@ class ViT(nn.Module):
 
 # A perceptron on the pixels, the smallest model of images -----------------------------------------
 
-MLP_SIZES: Final = {"tiny": 64, "small": 256, "large": 1024}  # the width of both hidden layers
+MLP_SIZES: Final[Mapping[str, int]] = TASKS["mlp"].models  # the width of both hidden layers
 
 
 class MLP(nn.Sequential):

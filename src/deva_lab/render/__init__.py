@@ -60,11 +60,11 @@ def megabytes(size: float) -> str:
 def count(number: float) -> str:
     """A number with three digits and k, M, G, T, P or E.
 
-    >>> count(1_312_000), count(2048), count(0.5)
-    ('1.31M', '2.05k', '0.5')
+    >>> count(1_312_000), count(2048), count(0.5), count(999_999)
+    ('1.31M', '2.05k', '0.5', '1M')
     """
     for power, letter in zip(range(18, 0, -3), "EPTGMk", strict=True):
-        if abs(number) >= 10**power:
+        if abs(number) >= 0.9995 * 10**power:  # which three digits round up
             return f"{number / 10**power:.3g}{letter}"
     return f"{number:.3g}"
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
-from ..errors import MissingExtra
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
 from ..run.progress import Event
 from ..run.settings import RunSettings
-
-if TYPE_CHECKING:
-    from rich.progress import TaskID
 
 
 class Display:
@@ -74,10 +72,10 @@ def loss_text(loss: float | None) -> str:
 def duration(seconds: float) -> str:
     """A time as people say it.
 
-    >>> duration(9.44), duration(75), duration(3725)
-    ('9.4 s', '1 min 15 s', '1 h 02 min')
+    >>> duration(9.44), duration(59.97), duration(75), duration(3725)
+    ('9.4 s', '1 min 00 s', '1 min 15 s', '1 h 02 min')
     """
-    if seconds < 60:
+    if seconds < 59.95:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
@@ -89,10 +87,6 @@ class Live(Display):
 
     def __init__(self) -> None:
         super().__init__()
-        try:
-            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-        except ModuleNotFoundError as error:
-            raise MissingExtra("rich", extra="lab") from error
         self.tasks: dict[str, TaskID] = {}
         self.gone: dict[str, int] = {}  # steps of each run that need not be waited for
         self.ended = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,15 +12,14 @@ from dataclasses import dataclass
 from html import escape
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
-from ..errors import MissingExtra
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
 from ..results import Band, Curve, Quantity, Row, Summary, loss_range, rate_range
 from . import count, listed, rate
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 T = TypeVar("T")
 Size = tuple[float, float]  # width and height in inches
@@ -27,21 +27,9 @@ Size = tuple[float, float]  # width and height in inches
 # How a method is written, and its colours: Okabe and Ito's, safe for the colour-blind, darkened for
 # white paper and lightened for a dark page until a name written in it has a contrast of 4.5. DeVA
 # has the only warm strong one.
-_METHODS = {
-    "deva": ("DeVA", "#c94408", "#ff8a4c"),
-    "devasinf": ("DeVA-S∞", "#c94408", "#ff8a4c"),
-    "devalinf": ("DeVA-ℓ∞", "#9c3d6b", "#e596bd"),
-    "adamw": ("AdamW", "#4d4d4d", "#c4c4c4"),
-    "muon": ("Muon", "#0868ac", "#5cb3ef"),
-    "soap": ("SOAP", "#00805e", "#35c39b"),
-    "adamuon": ("AdaMuon", "#6b55b5", "#b3a2f2"),
-    "normuon": ("NorMuon", "#3f5fb8", "#93aef5"),
-    "shampoo": ("Shampoo", "#b0468c", "#eb90c8"),
-    "splus": ("SPlus", "#1d7a90", "#6fd3e6"),
-    "lion": ("Lion", "#946d00", "#e0b83f"),
-    "signum": ("Signum", "#7c5a3a", "#cfa67d"),
-    "sgd": ("SGD", "#5d7a2c", "#a9c96f"),
-}
+_METHODS: dict[str, tuple[str, str, str]] = json.loads(
+    files(__package__).joinpath("methods.json").read_text("utf-8")
+)
 NAMES = {key: name for key, (name, _, _) in _METHODS.items()}
 COLOURS = {key: (light, dark) for key, (_, light, dark) in _METHODS.items()}
 SPARE = [("#4f6d8f", "#9db9d8"), ("#8a6d00", "#d6bd55"), ("#97527a", "#dba0c3")]
@@ -120,10 +108,6 @@ def line_style(look: Style) -> dict[str, Any]:
 
 def _look() -> AbstractContextManager[None]:
     """The settings of matplotlib with which all figures are drawn, for a while."""
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise MissingExtra("matplotlib", extra="lab") from error
     look = files(__package__).joinpath("deva.mplstyle")
     with as_file(look) as path:
         return matplotlib.rc_context(matplotlib.rc_params_from_file(path, False, False))
@@ -132,8 +116,6 @@ def _look() -> AbstractContextManager[None]:
 def make_figure(size: Size, fill: Callable[[Figure], None]) -> Figure:
     """A figure, filled by the function that is given it, that pyplot knows nothing of."""
     with _look():
-        from matplotlib.figure import Figure
-
         figure = Figure(figsize=size, layout="constrained")
         fill(figure)
     return figure
@@ -306,18 +288,12 @@ def spread_out(heights: Mapping[T, float], *, gap: float) -> dict[T, float]:
     >>> spread_out({"a": 1.0, "b": 1.0, "c": 9.0}, gap=2.0)
     {'a': 0.0, 'b': 2.0, 'c': 9.0}
     """
-    groups: list[tuple[list[T], float]] = []  # names that stand together, their middle
-    for name in sorted(heights, key=lambda name: heights[name]):
-        names, middle = [name], heights[name]
-        while groups and middle - groups[-1][1] < gap * (len(names) + len(groups[-1][0])) / 2:
-            names = groups.pop()[0] + names
-            middle = sum(heights[each] for each in names) / len(names)
-        groups.append((names, middle))
-    return {
-        name: middle + gap * (index - (len(names) - 1) / 2)
-        for names, middle in groups
-        for index, name in enumerate(names)
-    }
+    from scipy.optimize import isotonic_regression  # takes a second to import
+
+    order = sorted(heights, key=lambda name: heights[name])
+    start = [heights[name] - gap * index for index, name in enumerate(order)]
+    moved = isotonic_regression(start).x.tolist()
+    return {name: moved[index] + gap * index for index, name in enumerate(order)}
 
 
 def draw_rates(axes: Axes, summary: Summary) -> None:

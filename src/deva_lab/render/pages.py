@@ -12,10 +12,11 @@ from dataclasses import asdict
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup, escape
+from matplotlib.figure import Figure
 
 from ..errors import UsageError
 from ..files import write_text
@@ -49,9 +50,6 @@ from . import (
     rate,
 )
 from .figures import name
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TITLE = "Comparison of optimizers"
 LEAST = 0.01  # what two seeds of a language model of a few million weights usually differ by

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..data.tokenizers import parse_vocabulary
 from ..errors import UsageError
 from ..files import write_text
 from .entrants import Entrant
-from .settings import DType, RunSettings, default_size, offer_of, preset_of
+from .settings import DType, RunSettings, kind_of, preset_of
 from .tasks import check_task, user_preset
 from .user_source import find, is_user_task
 
@@ -58,8 +59,8 @@ def plan(request: Request) -> list[RunSettings]:
     Raises:
         UsageError: If something does not exist or does not fit, before anything is trained.
     """
-    if not request.seeds:
-        raise UsageError("seeds must name at least one")
+    if not request.seeds or min(request.seeds) < 0:
+        raise UsageError(f"seeds must be one or more numbers from 0 on, got {request.seeds}")
     base = common(request)
     check_task(base)
     runs = [
@@ -107,6 +108,8 @@ def common(request: Request) -> RunSettings:
     """What all runs of a request share, with the first optimizer and seed."""
     usual = (_of_user if is_user_task(request.task) else _of_ours)(request)
     given = {name: getattr(request, name) for name in _GIVEN}
+    if request.vocabulary is not None:
+        given["vocabulary"] = parse_vocabulary(request.vocabulary)
     known = {**usual, **{name: value for name, value in given.items() if value is not None}}
     entrant = request.optimizers[0]
     settings = RunSettings(
@@ -126,9 +129,10 @@ def common(request: Request) -> RunSettings:
 
 def _of_ours(request: Request) -> dict[str, Any]:
     """What a task of the laboratory has unless told."""
-    size = request.size or default_size(request.task)
-    data, preset = offer_of(request.task).data, preset_of(request.task, size)
-    return {"task": request.task, "size": size, "data": data, **preset._asdict()}
+    kind = kind_of(request.task)
+    size = request.size or kind.size
+    preset = preset_of(request.task, size)._asdict()
+    return {"task": request.task, "size": size, "data": kind.data, **preset}
 
 
 def _of_user(request: Request) -> dict[str, Any]:

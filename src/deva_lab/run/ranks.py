@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from ..errors import CommandError, UsageError
-from .settings import MODES, OFFERS, Mode, RunSettings
+from .settings import MODES, TASKS, Mode, RunSettings
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -47,7 +47,7 @@ class Ranks:
 
     @property
     def leads(self) -> bool:
-        """Whether this one speaks and writes for all."""
+        """Whether this one prints and writes for all."""
         return self.rank == 0
 
     def part(self, batch: T) -> T:
@@ -241,7 +241,7 @@ def check(settings: RunSettings, ranks: Ranks) -> None:
             f"--batch {settings.batch} cannot be shared equally by {ranks.size} ranks: take a "
             f"multiple of {ranks.size}"
         )
-    if settings.task in OFFERS and OFFERS[settings.task].whole_batch:
+    if settings.task in TASKS and TASKS[settings.task].whole_batch:
         raise UsageError(
             f"--task {settings.task} normalises over the whole batch, of which a rank sees a part: "
             "train it in one process, or take vit or mlp"

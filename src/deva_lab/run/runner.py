@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final, TypeVar
 
+from ..data import Report, silent
 from ..errors import UsageError, warn
 from ..files import write_text
 from ..loggers import Log, Subject, outcome
@@ -23,7 +24,7 @@ from .environment import environment
 from .progress import TRACEBACK, Event, Progress, Result, Watch
 from .ranks import ALONE, Ranks
 from .settings import RunSettings
-from .tasks import Report, make_task
+from .tasks import make_task
 from .training import Run, line_of
 
 T = TypeVar("T")
@@ -56,7 +57,7 @@ def run_one(
     """
     run = None
     try:
-        run = Run(settings, make_task(settings, report=lambda text: None), ranks)
+        run = Run(settings, make_task(settings, report=silent), ranks)
         return train(
             run,
             folder=orders.folder / "runs" / settings.id,
@@ -65,7 +66,7 @@ def run_one(
             stopping=stopping,
             command=orders.command,
             say=say,
-            log=Log(orders.log, orders.folder, speaks=ranks.leads),
+            log=Log(orders.log, orders.folder, logs=ranks.leads),
         )
     except (Exception, SystemExit) as error:
         if isinstance(error, UsageError) or ranks.mode is not None:
@@ -106,7 +107,7 @@ def train(
     watch: Watch = lambda event: None,
     stopping: Callable[[], bool] = lambda: False,
     command: str = "",
-    say: Report = lambda text: None,
+    say: Report = silent,
     log: Log | None = None,
 ) -> Result:
     """The result of a run, as a line of results.jsonl has it.
@@ -225,14 +226,14 @@ class Stopping:
 
     def __enter__(self) -> Stopping:
         if threading.current_thread() is threading.main_thread():  # no other hears of signals
-            self._before = {number: signal.signal(number, self._hear) for number in self._signals}
+            self._before = {number: signal.signal(number, self._note) for number in self._signals}
         return self
 
     def __exit__(self, *exception: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def _hear(self, number: int, frame: FrameType | None) -> None:
+    def _note(self, number: int, frame: FrameType | None) -> None:
         self.signal = number
         if not self._patient:
             signal.signal(number, self._before[number])

@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from importlib.resources import files
 from typing import Any, Final, Literal, NamedTuple, get_args
 
 from ..errors import UsageError, unknown
@@ -91,79 +92,47 @@ class Preset(NamedTuple):
     vocabulary: int | str = 0
 
 
-class Offer(NamedTuple):
-    """A kind of task."""
+class TaskKind(NamedTuple):
+    """A kind of task, a row of tasks.json."""
 
     about: str
-    data: str  # the data that it has unless the user says otherwise
+    data: str  # unless the user says otherwise
+    size: str  # unless the user says otherwise
     presets: Mapping[str, Preset]  # by size
+    models: Mapping[str, Any]  # size → how large its model is
     whole_batch: bool = False  # whether its model must see a batch as a whole, for its norms
 
 
-_IMAGES: Final = Preset(steps=400, batch=128)
-_SAMPLES: Final = Preset(steps=1000, batch=1)
+def _kind(sizes: Mapping[str, dict[str, Any]], **about: Any) -> TaskKind:
+    models = {size: row.pop("model") for size, row in sizes.items()}
+    return TaskKind(
+        presets={size: Preset(**x) for size, x in sizes.items()}, models=models, **about
+    )
 
-OFFERS: Final[Mapping[str, Offer]] = {
-    "gpt": Offer(
-        "a GPT of the paper's family on text",
-        "python",
-        {
-            "tiny": Preset(steps=200, batch=16, vocabulary=256),
-            "small": Preset(steps=150, batch=8, vocabulary=512),
-            "small-wide": Preset(steps=200, batch=8, vocabulary=512),
-            "small-deep": Preset(steps=200, batch=8, vocabulary=512),
-            "medium": Preset(steps=2000, batch=16, vocabulary=4096),
-            "large": Preset(steps=5000, batch=32, vocabulary="gpt2"),
-            "paper": Preset(steps=28_483, batch=48, vocabulary="gpt2"),
-        },
-    ),
-    "resnet": Offer(
-        "ResNet-20 on images",
-        "digits",
-        dict.fromkeys(
-            ("tiny", "small", "resnet20", "resnet32", "resnet44", "resnet56", "resnet110"),
-            _IMAGES,
-        ),
-        whole_batch=True,
-    ),
-    "vit": Offer(
-        "a vision transformer on images",
-        "digits",
-        dict.fromkeys(("tiny", "mini", "small", "vit-s16", "vit-b16", "vit-l16"), _IMAGES),
-    ),
-    "mlp": Offer(
-        "a multilayer perceptron on images",
-        "digits",
-        dict.fromkeys(("tiny", "small", "large"), _IMAGES),
-    ),
-    "quadratic": Offer(
-        "the paper's trace quadratic, a 9 × 9 matrix with noisy gradients",
-        "none",
-        dict.fromkeys(("homogeneous", "heterogeneous"), _SAMPLES),
-    ),
+
+def _table(name: str) -> Any:
+    return json.loads(files(__package__).joinpath(name).read_text("utf-8"))
+
+
+TASKS: Final[Mapping[str, TaskKind]] = {
+    name: _kind(**row) for name, row in _table("tasks.json").items()
 }
 
 
-def offer_of(task: str) -> Offer:
+def kind_of(task: str) -> TaskKind:
     """The kind of a task by name."""
-    if task not in OFFERS:
-        known = unknown("task", task, OFFERS)
+    if task not in TASKS:
+        known = unknown("task", task, TASKS)
         raise UsageError(f"{known}; a task of your own is a file, --task my_task.py")
-    return OFFERS[task]
+    return TASKS[task]
 
 
 def preset_of(task: str, size: str) -> Preset:
     """What a size of a task has unless the user says otherwise."""
-    presets = offer_of(task).presets
+    presets = kind_of(task).presets
     if size not in presets:
         raise unknown(f"size of {task}", size, presets)
     return presets[size]
-
-
-def default_size(task: str) -> str:
-    """The size that a task has unless one is given: "small" if there is one, else the first."""
-    sizes = offer_of(task).presets
-    return "small" if "small" in sizes else next(iter(sizes))
 
 
 # --- Rates ---------------------------------------------------------------------------------------
@@ -182,25 +151,4 @@ TUNED: Final[Mapping[str, float]] = {
 # Name → class, rate unless one is given, and options. The rates of deva and adamw are
 # the best of docs/race.md, those of deva-sinf, muon and soap the best of the grid of
 # docs/evidence.md; the others have not been tuned and are where one would begin.
-OPTIMIZERS: Final[Mapping[str, tuple[str, float, Mapping[str, Any]]]] = {
-    "deva": ("DeVA", TUNED["deva"], {}),
-    "deva-sinf": ("DeVASinf", 0.005, {}),
-    "deva-sinf-factored": ("DeVASinf", 0.005, {"variant": "factored"}),
-    "deva-sinf-instantaneous": ("DeVASinf", 0.005, {"variant": "instantaneous"}),
-    "deva-sinf-whitened": ("DeVASinf", 0.005, {"variant": "whitened"}),
-    "deva-sinf-lean": ("DeVASinf", 0.005, {"variant": "lean"}),
-    "deva-sinf-authors": ("AuthorsDeVASinf", 0.005, {}),
-    "deva-linf": ("DeVALinf", 0.003, {}),
-    "adamw": ("AdamW", TUNED["adamw"], {}),
-    "signum": ("Signum", 0.001, {}),
-    "lion": ("Lion", 0.001, {}),
-    "muon": ("Muon", 0.01, {"nesterov": False}),
-    "muon-original": ("Muon", 0.02, {"adjust_lr_fn": "original"}),
-    "adamuon": ("AdaMuon", 0.01, {}),
-    "normuon": ("NorMuon", 0.01, {}),
-    "soap": ("SOAP", 0.01, {}),
-    "splus": ("SPlus", 0.1, {}),
-    "shampoo": ("Shampoo", 0.005, {}),
-    "shampoo-ungrafted": ("Shampoo", 0.005, {"graft": "none"}),
-    "torch-adamw": ("torch.optim.AdamW", 0.005, {}),
-}
+OPTIMIZERS: Final[Mapping[str, tuple[str, float, Mapping[str, Any]]]] = _table("optimizers.json")

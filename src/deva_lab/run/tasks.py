@@ -6,7 +6,7 @@ There are tasks of the laboratory, and those of users, whose four functions docs
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -15,7 +15,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from .. import language, quadratic, vision
-from ..data.corpus import check_corpus
+from ..data import Report
+from ..data.corpus import check_corpus, load_corpus
+from ..data.images import load_images
 from ..errors import UsageError
 from ..vision import evaluating, mixed
 from .environment import seed_all, seeded
@@ -24,7 +26,6 @@ from .settings import Preset, RunSettings, preset_of
 from .user_source import Source, find, load
 
 Batch: TypeAlias = Any  # the laboratory's own are tuples of tensors
-Report = Callable[[str], None]
 
 
 class Task(Protocol):
@@ -77,11 +78,14 @@ def make_task(settings: RunSettings, report: Report) -> Task:
             batch_size=settings.batch,
             device=settings.device,
         )
+    size, seed, batch = settings.size, settings.seed, settings.batch
     if settings.task == "gpt":
-        return language.TextTask.load(settings, report=report)
+        corpus = load_corpus(settings.data, vocabulary=settings.vocabulary, report=report)
+        return language.TextTask(corpus, size, seed=seed, batch=batch)
     if settings.task == "quadratic":
-        return quadratic.Quadratic(settings.size, seed=settings.seed, batch=settings.batch)
-    return vision.ImageTask.load(settings, report=report)
+        return quadratic.Quadratic(size, seed=seed, batch=batch)
+    images = load_images(settings.data, report=report)
+    return vision.ImageTask(settings.task, size, images, seed=seed, batch=batch)
 
 
 # --- The user's own task -------------------------------------------------------------------------

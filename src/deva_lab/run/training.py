@@ -78,7 +78,8 @@ class Run:
         self.timed = self.settings.device == "cpu" or self.progress.step % TIMED_EVERY == 0
         if isinstance(self.task, UserTask):
             self.task.begin(self.progress.step)
-        self.set_rates()
+        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
+            group["lr"] = rate * self.settings.rate(self.progress.step)
         data = model = 0.0
         for i in range(1, self.settings.accumulate + 1):
             began = self.clock()
@@ -120,11 +121,6 @@ class Run:
         """What a batch adds to the mean loss of a step."""
         with self.autocast:
             return self.task.loss(self.compute, batch) / self.settings.accumulate
-
-    def set_rates(self) -> None:
-        """Give every group the learning rate that the schedule has for this step."""
-        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
-            group["lr"] = rate * self.settings.rate(self.progress.step)
 
     def clock(self) -> float:
         """Seconds; on an accelerator, in a step that is timed, those at which its work is done."""

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 
 from ..data import SHARD_TOKENS
 from ..reproduce import SCALES
-from ..run.settings import DTYPES, LOGGERS, MODES, OFFERS, TUNED, default_size
+from ..run.settings import DTYPES, LOGGERS, MODES, TASKS, TUNED
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 BENCHMARKS: Final = ("step", "launches", "state")
@@ -45,9 +45,9 @@ _WORDS: Final = {
     "loggers": ", ".join(LOGGERS),
     "starters": " ".join(STARTERS),
     "starter_texts": "; ".join(f"{name}: {about}" for name, about in STARTERS.items()),
-    "tasks": "; ".join(f"{name}: {offer.about}" for name, offer in OFFERS.items()),
-    "sizes": "; ".join(f"{name}: {', '.join(offer.presets)}" for name, offer in OFFERS.items()),
-    "size": default_size("gpt"),
+    "tasks": "; ".join(f"{name}: {kind.about}" for name, kind in TASKS.items()),
+    "sizes": "; ".join(f"{name}: {', '.join(kind.presets)}" for name, kind in TASKS.items()),
+    "size": TASKS["gpt"].size,
 }
 _TYPES: Final = {"int": int, "float": float, "path": Path}
 
@@ -63,19 +63,14 @@ def add(commands: Commands, name: str) -> None:
     layout = argparse.RawDescriptionHelpFormatter  # the description is printed as it stands
     how: dict[str, Any] = {"description": text(name), "formatter_class": layout}
     parser = commands.add_parser(name, help=told["help"], **how)
-    parser.set_defaults(command=name, needs=tuple(told.get("needs", "").split()))
+    parser.set_defaults(command=name)
     add_arguments(parser, name)
     for group in told.get("groups", "").split():
-        add_group(parser, group, name)
+        add_arguments(parser.add_argument_group(_table()[group]["title"]), group, name)
     if action := told.get("action"):
         actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
         below = f"{name} {action}"
         add_arguments(actions.add_parser(action, help=_table()[below]["help"], **how), below)
-
-
-def add_group(parser: argparse.ArgumentParser, group: str, command: str) -> None:
-    """Add options that several commands take."""
-    add_arguments(parser.add_argument_group(_table()[group]["title"]), group, command)
 
 
 def add_bench(commands: Commands) -> None:
@@ -87,7 +82,7 @@ def add_bench(commands: Commands) -> None:
         prefix_chars="\0",  # so that options are left for the benchmark to read
     )
     parser.add_argument("words_of_bench", nargs="*", metavar="…")
-    parser.set_defaults(command="bench", needs=())
+    parser.set_defaults(command="bench")
 
 
 @cache

@@ -19,7 +19,7 @@
 
   function short(value) {
     for (const [size, letter] of [[1e18, "E"], [1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
-      if (Math.abs(value) >= size) return Number((value / size).toPrecision(3)) + letter;
+      if (Math.abs(value) >= 0.9995 * size) return Number((value / size).toPrecision(3)) + letter;
     }
     return String(Number(value.toPrecision(3)));
   }
