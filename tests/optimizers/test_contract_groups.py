@@ -22,6 +22,7 @@ from helpers import (
     descend,
     differ,
     every_class,
+    every_matrix_class,
     gradients,
     losses,
     parameters,
@@ -170,6 +171,27 @@ def test_schedulers_are_obeyed(name: str, schedule: str) -> None:
     if schedule in ("one-cycle", "cyclic"):
         rates = [{"lr": setting["lr"]} for setting in seen]
         assert differ(params, replayed(name, start, history, rates))
+
+
+@every_matrix_class
+@pytest.mark.parametrize("schedule", ["one-cycle", "cyclic"])
+def test_a_cycled_momentum_is_that_of_the_rest_too(name: str, schedule: str) -> None:
+    """Of a matrix and a vector in one group, as if each had a group of its own."""
+    start = parameters((4, 4), (5,))
+    history = gradients(start, 6)
+    ends = []
+    for together in (True, False):
+        matrix, vector = params = clones(start)
+        groups: list[dict[str, Any]] = [{"params": params, "role": "auto"}]
+        if not together:
+            groups = [{"params": matrix, "role": "matrix"}, {"params": vector, "role": "vector"}]
+        optimizer = OPTIMIZERS[name]([{**OPTIONS, **group} for group in groups])
+        scheduler = SCHEDULERS[schedule](optimizer)
+        for grads in history:
+            advance(optimizer, params, [grads])
+            scheduler.step()
+        ends.append(params)
+    same(*ends)
 
 
 @every_class
