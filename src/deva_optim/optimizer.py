@@ -155,10 +155,11 @@ class BaseOptimizer(Optimizer):
         An error leaves the groups as they were.
         """
         before = len(self.param_groups)
-        warn_of_unknown(param_group, self._told)
         try:
-            for group in assigned(param_group, by_model=self.by_model, rates=self._rates):
-                self._add(checked_group(self.defaults, group))
+            for given in assigned(param_group, by_model=self.by_model, rates=self._rates):
+                group = checked_group(self.defaults, given)
+                warn_of_unknown(group, self._told)
+                self._add(group)
         except Exception:
             del self.param_groups[before:]
             raise

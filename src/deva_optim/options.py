@@ -313,7 +313,11 @@ def checked_group(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict
             OPTIONS[name].check(name, group[name])
     _settle_betas(group, defaults, given)
     if "lr_scale" in group:  # of a layer, in fine-tuning
-        group["lr"] = group["lr"] * group.pop("lr_scale")
+        scale = group.pop("lr_scale")
+        if isinstance(group["lr"], Tensor):  # which may be changed in place
+            group["lr_factor"] = scale
+        else:
+            group["lr"] *= scale
     name, variant = group["method"], group["variant"]
     if variant != "default" and f"{name}-{variant}" not in METHODS:
         raise ValueError(f"variant {variant!r} is none of {name}'s")
@@ -336,6 +340,7 @@ def checked_group(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict
 
 def complete_(group: dict[str, Any]) -> None:
     """Give a group what it lacks, from a checkpoint that is older than an option."""
+    group.pop("lr_scale", None)  # of another optimizer, whose rate was saved with it
     if _holds_rest(group) and "rest_betas" in group:
         group["betas"] = group.pop("rest_betas")
     absent = {"betas" if "momentum" in group else "", "rest_betas" if _holds_rest(group) else ""}

@@ -272,6 +272,36 @@ def test_a_momentum_does_not_stand_above_betas_that_are_written_later(role: str)
     assert_close(optimizer.state[p]["exp_avg"][1:], first * before[1:], rtol=2**-22, atol=0)
 
 
+def test_a_tensor_lr_with_a_scale_may_be_changed_in_place() -> None:
+    whole, half = parameters((4, 4), (4, 4))
+    lr = torch.tensor(0.5)
+    groups = [{"params": [whole]}, {"params": [half], "lr_scale": 0.5}]
+    optimizer = OPTIMIZERS["signum"](groups, lr=lr)
+    for rate in (0.5, 0.25):
+        lr.fill_(rate)
+        before = clones([whole, half])
+        advance(optimizer, [whole, half], [[torch.ones(4, 4), torch.ones(4, 4)]])
+        assert_close(before[0] - whole, torch.full((4, 4), rate), rtol=0, atol=2**-21)
+        assert_close(before[1] - half, torch.full((4, 4), rate / 2), rtol=0, atol=2**-21)
+    again = OPTIMIZERS["signum"](groups, lr=0.0)
+    again.load_state_dict(optimizer.state_dict())
+    before = clones([half])
+    advance(again, [half], [[torch.ones(4, 4)]])
+    assert_close(before[0] - half, torch.full((4, 4), 0.125), rtol=0, atol=2**-21)
+
+
+def test_a_scale_that_is_written_later_is_told_of() -> None:
+    p, optimizer, group = stepped("adamw")
+    group["lr_scale"] = 0.5
+    with pytest.warns(UserWarning, match=r"'lr_scale', .* multiply group\['lr'\]"):
+        optimizer.step()
+    optimizer.step()
+    theirs = torch.optim.AdamW([{"params": [p], "lr_scale": 0.5}])
+    theirs.step()
+    optimizer.load_state_dict(theirs.state_dict())  # it is part of the rate that was saved
+    assert "lr_scale" not in optimizer.param_groups[0]
+
+
 @pytest.mark.parametrize("key", ["adjust_lr_fn", "graft", "rest_lr", "weight_decy"])
 def test_a_key_that_means_nothing_is_told_of_once(key: str) -> None:
     _, optimizer, group = stepped("muon")

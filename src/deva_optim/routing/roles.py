@@ -29,7 +29,7 @@ _MATRIX_WORDS: Final = ("muon", "normuon", "adamuon", "dion", "dion2", "soap", "
 # Keys that mean nothing here: what schedulers and others keep in a group, and torch's options for
 # how a step is computed.
 _KEPT: Final = {
-    *("params", "param_names", "name", "momentum", "initial_lr", "max_lr", "min_lr", "lr_scale"),
+    *("params", "param_names", "name", "momentum", "initial_lr", "max_lr", "min_lr", "lr_factor"),
     *("base_momentum", "max_momentum", "fused", "capturable", "differentiable", "amsgrad"),
     *("swa_lr", "initial_weight_decay", "decoupled_weight_decay", *_FLAGS, *_WORDS),
 }
@@ -162,7 +162,9 @@ def _kind(role: str, reason: str) -> str:
 def warn_of_unknown(group: Mapping[str, Any], told: set[str]) -> None:
     """Say which keys of a group mean nothing here, but for those of which it was told before."""
     for key in group.keys() - DEFAULTS.keys() - _KEPT - told:
-        hint = nearest(key, [*DEFAULTS, *_KEPT], cutoff=0.6)
+        hint = nearest(key, [*DEFAULTS, *_KEPT, "lr_scale"], cutoff=0.6)
+        if key == "lr_scale":
+            hint = " once the group has been added; multiply group['lr'] by it"
         _warn(f"a parameter group has the key {key!r}, which means nothing here{hint}")
         told.add(key)
 
