@@ -302,6 +302,20 @@ def test_a_scale_that_is_written_later_is_told_of() -> None:
     assert "lr_scale" not in optimizer.param_groups[0]
 
 
+def test_parameters_of_one_name_are_told_apart() -> None:
+    params = parameters((4, 4), (4, 4), (4, 4))
+    optimizer = build("muon", [("weight", p) for p in params[:2]])
+    optimizer.add_param_group({"params": [("weight", params[2])]})
+    advance(optimizer, params, gradients(params, 1))
+    nan = torch.full((4, 4), torch.nan)
+    with pytest.warns(RuntimeWarning, match=r"the gradient of weight \(2\) was not finite"):
+        advance(optimizer, params, [[torch.eye(4), nan, torch.eye(4)]])
+    rows = optimizer.telemetry()
+    assert list(rows) == ["weight", "weight (2)", "weight (3)"]
+    assert [row["skipped"] for row in rows.values()] == [0.0, 1.0, 0.0]
+    assert optimizer.param_groups[0]["param_names"] == ["weight", "weight"]
+
+
 @pytest.mark.parametrize("key", ["adjust_lr_fn", "graft", "rest_lr", "weight_decy"])
 def test_a_key_that_means_nothing_is_told_of_once(key: str) -> None:
     _, optimizer, group = stepped("muon")
