@@ -318,6 +318,12 @@ def checked_group(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict
             group["lr_factor"] = scale
         else:
             group["lr"] *= scale
+    _check_method(group)
+    return group
+
+
+def _check_method(group: Mapping[str, Any]) -> None:
+    """Raise an error if the method of a group does not have what its options ask for."""
     name, variant = group["method"], group["variant"]
     if variant != "default" and f"{name}-{variant}" not in METHODS:
         raise ValueError(f"variant {variant!r} is none of {name}'s")
@@ -335,7 +341,6 @@ def checked_group(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict
             f"sign_stabilize undoes variant {variant!r}: the sign of Γ ⊙ M is that of M; leave it "
             "out, or take variant='default'"
         )
-    return group
 
 
 def complete_(group: dict[str, Any]) -> None:
