@@ -64,7 +64,7 @@ def param_groups(
             layer after it. The layers are the repeated blocks, what comes before them (embeddings)
             and what comes after them (final norm, head), which has the whole rate. What lies
             between blocks has the rate of the block before it. Towers beside each other, as in
-            CLIP, count as one after the other.
+            CLIP, are counted each by itself; they are known by a `logit_scale` in their parent.
 
     Returns:
         Groups of (name, parameter) pairs, or of parameters if these have no names; matrices come
