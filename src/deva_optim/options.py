@@ -313,7 +313,7 @@ def checked_group(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict
             OPTIONS[name].check(name, group[name])
     _settle_betas(group, defaults, given)
     if "lr_scale" in group:  # of a layer, in fine-tuning
-        scale = group.pop("lr_scale")
+        _amount("lr_scale", scale := group.pop("lr_scale"))
         if isinstance(group["lr"], Tensor):  # which may be changed in place
             group["lr_factor"] = scale
         else:

@@ -290,6 +290,12 @@ def test_a_tensor_lr_with_a_scale_may_be_changed_in_place() -> None:
     assert_close(before[0] - half, torch.full((4, 4), 0.125), rtol=0, atol=2**-21)
 
 
+@pytest.mark.parametrize("scale", [-0.5, float("nan"), "half"])
+def test_a_scale_that_is_no_amount_is_refused(scale: Any) -> None:
+    with pytest.raises(ValueError, match="lr_scale must be at least 0 and finite, got"):
+        build("adamw", parameters((4, 4)), lr_scale=scale)
+
+
 def test_a_scale_that_is_written_later_is_told_of() -> None:
     p, optimizer, group = stepped("adamw")
     group["lr_scale"] = 0.5
