@@ -12,6 +12,7 @@ import math
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 import torch
@@ -71,7 +72,7 @@ def _optional(check: Check) -> Check:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 _any = _check("", lambda x: True)
@@ -305,21 +306,28 @@ def group_defaults(method: str, options: Mapping[str, Any]) -> dict[str, Any]:
 def checked_group(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """A group with all its options, or an error that says what is wrong with one of them."""
     group = {**defaults, **given}
-    for name in ("betas", "rest_betas", "split", "ns_coefficients"):
-        if isinstance(group.get(name), list):
-            group[name] = tuple(group[name])
     for name in OPTIONS:
         if name in group and name != "params":
+            group[name] = _plain(group[name])
             OPTIONS[name].check(name, group[name])
     _settle_betas(group, defaults, given)
     if "lr_scale" in group:  # of a layer, in fine-tuning
-        _amount("lr_scale", scale := group.pop("lr_scale"))
+        _amount("lr_scale", scale := _plain(group.pop("lr_scale")))
         if isinstance(group["lr"], Tensor):  # which may be changed in place
             group["lr_factor"] = scale
         else:
             group["lr"] *= scale
     _check_method(group)
     return group
+
+
+def _plain(value: Any) -> Any:
+    """Lists as tuples, and numbers of NumPy as Python's, which `torch.load` reads by default."""
+    if isinstance(value, list | tuple):
+        return tuple(map(_plain, value))
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return value
+    return int(value) if isinstance(value, Integral) else float(value)
 
 
 def _check_method(group: Mapping[str, Any]) -> None:
