@@ -76,6 +76,12 @@ def test_the_norm_must_be_positive(bad: float) -> None:
         do.clip_grad_norm_(model()[0], bad)
 
 
+@pytest.mark.parametrize("other", [torch.optim.AdamW([torch.ones(2)]), [torch.ones(2)]])
+def test_what_is_no_optimizer_of_ours_is_refused(other: Any) -> None:
+    with pytest.raises(TypeError, match="must be one of deva_optim, got a (AdamW|list)"):
+        do.clip_grad_norm_(other, 1.0)
+
+
 @pytest.mark.parametrize(
     "optimizer",
     [partial(do.DeVASinf, sides="short"), do.Muon, do.DeVALinf],

@@ -177,6 +177,11 @@ def describe(groups: Iterable[Mapping[str, Any]]) -> None:
           {0…3}.bias_ih_l0    4 × (24,)    elementwise    fewer than two dimensions
           {0…3}.bias_hh_l0    4 × (24,)    elementwise    fewer than two dimensions
     """
+    if not isinstance(groups, Iterable):
+        raise TypeError(
+            "groups must be parameter groups, such as param_groups(model) or "
+            f"optimizer.param_groups, got a {type(groups).__name__}"
+        )
     tables = [(_header(group, i), _rows(group)) for i, group in enumerate(groups)]
     columns = zip(*(row for _, rows in tables for row in rows), strict=True)
     widths = [max(map(len, column)) for column in columns]
