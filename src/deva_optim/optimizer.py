@@ -274,6 +274,7 @@ class BaseOptimizer(Optimizer):
         kinds: defaultdict[tuple[Any, ...], list[Any]] = defaultdict(list)
         for r in self.readings():
             if r.param.grad is not None and r.param not in self._ranks.shared:
+                check_gradient(r.param.grad, r.name)
                 kinds[compute_dtype(r.param.grad), r.param.device].append(r.param)
         found: dict[Tensor, float] = {}
         for (dtype, _), params in kinds.items():

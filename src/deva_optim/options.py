@@ -449,8 +449,9 @@ def check_parameter(param: Tensor, name: str, group: Mapping[str, Any]) -> None:
     if param.requires_grad:  # a frozen weight may be quantised, or a placeholder
         if param.is_complex():
             raise TypeError(f"{name} is complex; optimize torch.view_as_real of it")
-        if not param.is_floating_point():
-            raise TypeError(f"{name} must be a floating-point tensor, got {param.dtype}")
+        if param.dtype not in DTYPES:
+            kinds = ", ".join(map(str, DTYPES))
+            raise TypeError(f"{name} must be a tensor of {kinds}, got {param.dtype}")
         if param.numel() == 0:
             raise ValueError(f"{name} has no elements (shape {tuple(param.shape)}); leave it out")
     matrices(tuple(param.shape), group, name)
