@@ -355,6 +355,14 @@ def test_what_decides_the_state_is_set_before_the_first_step(
     optimizer.step()
 
 
+def test_a_parameter_that_is_appended_to_named_ones_is_called_by_its_place() -> None:
+    old, new = parameters((4, 4), (4, 4))
+    optimizer = build("muon", [("old", old)])
+    optimizer.param_groups[0]["params"].append(new)
+    advance(optimizer, [old, new], gradients([old, new], 1))
+    assert list(optimizer.telemetry()) == ["old", "param_groups[0]['params'][1]"]
+
+
 def test_an_emptied_state_starts_as_the_options_are_then() -> None:
     p, optimizer, group = stepped("adamw", lr=0.0)
     optimizer.state.clear()

@@ -72,9 +72,9 @@ def read(groups: list[dict[str, Any]], methods: Mapping[str, Method] = METHODS) 
     found: list[Reading] = []
     taken: set[str] = set()
     for i, group in enumerate(groups):
-        names = group.get("param_names")
+        names = group.get("param_names") or ()
         for j, p in enumerate(group["params"]):
-            name = given = names[j] if names else place_name(i, j)
+            name = given = names[j] if j < len(names) else place_name(i, j)
             number = 1
             while name in taken:
                 number += 1
