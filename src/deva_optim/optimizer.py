@@ -54,7 +54,7 @@ class BaseOptimizer(Optimizer):
         self._rates = Rates(options)
         self.telemetry_every = 100
         self._skips, self._records, self._steps = SkipLog(), Records(), 0
-        self._told: set[str] = set()  # of which keys of groups it was said that they mean nothing
+        self._told: set[str] = set()  # the unknown keys of groups that a warning has named
         self._read: tuple[list[Any], list[Reading]] = [], []
         self._ranks = Local(options.get("process_group"), options.get("wire_dtype"))
         groups = param_groups(params) if isinstance(params, nn.Module) else params

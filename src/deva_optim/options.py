@@ -141,7 +141,7 @@ class Option(NamedTuple):
     """One row of the table.
 
     Attributes:
-        check: Raises an error that names the option, its value and the requirement, or does not.
+        check: Raises an error, with the option, its value and the requirement, if that is not met.
         default: What a group holds unless the user or the class says otherwise.
         text: What it is. A class for which it is something else says so in its docstring.
     """

@@ -1,7 +1,7 @@
 """The table of methods: a basis, a direction, a variance adaptation and a scale, one row each.
 
-An update is X ← (1 − ηλ) X − η · s · restore(Γ ⊙ direction(project(M))). `step.py` computes it; what
-distinguishes one method from another is a field of its row.
+An update is X ← (1 − ηλ) X − η · s · restore(Γ ⊙ direction(project(M))). `step.py` computes it;
+what distinguishes one method from another is a field of its row.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ def named_dtypes(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def true_dtypes(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The same the other way round."""
+    """The groups with dtypes in the place of their names; undoes `named_dtypes`."""
     return [
         {key: _DTYPES.get(x, x) if key.endswith("_dtype") else x for key, x in group.items()}
         for group in groups
