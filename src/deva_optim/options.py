@@ -231,7 +231,8 @@ OPTIONS: Final[Mapping[str, Option]] = {
         'The method for what is not a matrix: `"adamw"`, `"deva-linf"`, `"signum"` or `"lion"`. '
         "Embeddings and output heads are among it if the model is given."),
     "rest_betas": Option(_betas, (0.9, 0.99),
-        "The betas of the method for the rest."),
+        "The betas of the method for the rest. A scheduler that cycles the momentum, such as "
+        "`OneCycleLR`, sets the first of them, too."),
     "rest_lr": Option(_optional(_lr), ABSENT,
         "Learning rate of what is not a hidden matrix. None is `lr`. Each rate is the `lr` of "
         "groups of its own, so that a scheduler multiplies all of them."),
