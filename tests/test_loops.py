@@ -315,6 +315,16 @@ def test_one_cycle_moves_the_momentum_of_every_group() -> None:
         assert all(a != b for a, b in zip(after, before, strict=True))
 
 
+def test_rates_that_are_tensors_have_groups_of_their_own() -> None:
+    """They may be changed in place, each by itself, however alike they are now."""
+    rates = {"embedding_lr": torch.tensor(0.1), "head_lr": torch.tensor(0.1)}
+    for params in (net(), net().named_parameters()):
+        optimizer = do.DeVA(params, **rates)
+        found = {name: g["lr"] for g in optimizer.param_groups for name in g["param_names"]}
+        assert found["embed.weight"] is rates["embedding_lr"]
+        assert found["head.weight"] is rates["head_lr"]
+
+
 @every_class
 def test_telemetry_is_there_at_any_time_after_a_step(cls) -> None:
     model = net()

@@ -1,6 +1,7 @@
 """What the user sets for some parameters: overrides, splits, and what of them is refused."""
 
 import pytest
+import torch
 from torch import nn
 
 from deva_optim import param_groups
@@ -20,6 +21,13 @@ from .architectures import (
     on_meta,
     routes,
 )
+
+
+def test_rates_that_are_tensors_have_groups_of_their_own() -> None:
+    model = nn.ModuleList(nn.Linear(4, 4, bias=False) for _ in range(3))
+    rates = [torch.tensor(x) for x in (0.1, 0.1, 0.10001)]  # torch writes all of them as 0.1000
+    overrides = [(f"{i}.weight", {"lr": rate}) for i, rate in enumerate(rates)]
+    assert [group["lr"] for group in param_groups(model, overrides=overrides)] == rates
 
 
 def test_decay_1d_does_not_touch_an_override() -> None:

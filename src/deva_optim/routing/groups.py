@@ -125,7 +125,9 @@ def grouped(routes: Routes) -> list[dict[str, Any]]:
     for p, (options, reason) in routes.items():
         name = p.names[0] or "a parameter"
         matrices(p.shape, options, name)  # or an error that says what does not fit
-        key = repr(sorted(options.items()))
+        # A rate that is a tensor may be changed in place, and is written with four digits.
+        known = [(k, id(x) if isinstance(x, Tensor) else x) for k, x in options.items()]
+        key = repr(sorted(known))
         group = groups.setdefault(key, {"params": [], "name": _group_name(options), **options})
         pair = NamedParameter((name, p.tensor))
         pair.reason = reason
