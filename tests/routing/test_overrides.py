@@ -1,5 +1,7 @@
 """What the user sets for some parameters: overrides, splits, and what of them is refused."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -21,6 +23,12 @@ from .architectures import (
     on_meta,
     routes,
 )
+
+
+@pytest.mark.parametrize("wrong", [{"0.weight": "matrix"}, ["0.weight"], [("0.weight",)]])
+def test_overrides_are_pairs(wrong: Any) -> None:
+    with pytest.raises(TypeError, match=r"must be pairs \(matcher, setting\), got .*0.weight"):
+        param_groups(nn.Sequential(nn.Linear(4, 4)), overrides=wrong)
 
 
 def test_rates_that_are_tensors_have_groups_of_their_own() -> None:

@@ -32,6 +32,9 @@ def match_overrides(
     overrides: Sequence[tuple[Matcher, Setting]], params: list[ModelParameter]
 ) -> dict[ModelParameter, dict[str, Any]]:
     """The group options of the parameters for which the user sets any."""
+    for pair in overrides:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise TypeError(f"overrides must be pairs (matcher, setting), got {pair!r}")
     pairs = [(matcher, _checked_setting(setting)) for matcher, setting in overrides]
     return _first_matches("overrides", pairs, params, params)
 
