@@ -22,6 +22,7 @@ from .core.state import FORMER_AVERAGE, check_loaded, copied, named_dtypes, on_h
 from .core.step import advance_, decay_
 from .local import Local, local_tensor
 from .options import (
+    check_options,
     check_parameter,
     checked_group,
     complete_,
@@ -249,11 +250,12 @@ class BaseOptimizer(Optimizer):
         if key != self._read[0]:
             if settle_momentum_(self.param_groups, self.defaults):
                 return self.readings()
+            for group in self.param_groups:
+                check_options(group, STRUCTURE)
+                warn_of_unknown(group, self._told)
             found = read(self.param_groups, self.methods)
             # Others may have been put in the place of the parameters that were added.
             self._find_shared([r.param for r in found])
-            for group in self.param_groups:
-                warn_of_unknown(group, self._told)
             own = [r for r in found if r.param not in self._ranks.shared]
             check_loaded([r for r in own if self.state.get(r.param)], self.state)
             self._read = key, found

@@ -322,6 +322,13 @@ def checked_group(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict
     return group
 
 
+def check_options(group: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Raise an error if some options of a group, written into it later, make no sense."""
+    for name in names:
+        if name in OPTIONS:
+            OPTIONS[name].check(name, _plain(group[name]))
+
+
 def _plain(value: Any) -> Any:
     """Lists as tuples, and numbers of NumPy as Python's, which `torch.load` reads by default."""
     if isinstance(value, list | tuple):
@@ -333,10 +340,7 @@ def _plain(value: Any) -> Any:
 
 def _check_method(group: Mapping[str, Any]) -> None:
     """Raise an error if the method of a group does not have what its options ask for."""
-    name, variant = group["method"], group["variant"]
-    if variant != "default" and f"{name}-{variant}" not in METHODS:
-        raise ValueError(f"variant {variant!r} is none of {name}'s")
-    method = method_of(group)
+    name, method = group["method"], method_of(group)
     if group["skip_first"] and not (method.basis and method.basis.tracked):
         raise ValueError(f"skip_first is for DeVA-S∞ and SOAP alone, got True for {name}")
     every = group["covariance_every"] or 1
@@ -347,8 +351,8 @@ def _check_method(group: Mapping[str, Any]) -> None:
         )
     if group["sign_stabilize"] and method.whitens:
         raise ValueError(
-            f"sign_stabilize undoes variant {variant!r}: the sign of Γ ⊙ M is that of M; leave it "
-            "out, or take variant='default'"
+            f"sign_stabilize undoes variant {group['variant']!r}: the sign of Γ ⊙ M is that of M; "
+            "leave it out, or take variant='default'"
         )
 
 

@@ -363,6 +363,28 @@ def test_a_parameter_that_is_appended_to_named_ones_is_called_by_its_place() -> 
     assert list(optimizer.telemetry()) == ["old", "param_groups[0]['params'][1]"]
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("variant", "orignal", "variant must be one of .*, got 'orignal'; did you mean 'original'"),
+        ("variant", "lean", "variant 'lean' is none of muon's"),
+        ("role", "vektor", "role must be one of .*, got 'vektor'; did you mean 'vector'"),
+        ("layout", "cnov", "layout must be one of .*, got 'cnov'; did you mean 'conv'"),
+        ("split_dim", 0, "split_dim must be .*, got 0"),
+        ("state_dtype", "int4", "state_dtype must be .*, got 'int4'"),
+    ],
+)
+def test_what_decides_the_state_is_checked_when_it_changes(
+    key: str, value: Any, message: str
+) -> None:
+    p, optimizer, group = stepped("muon")
+    before = p.detach().clone()
+    group[key] = value
+    with pytest.raises(ValueError, match=message):
+        optimizer.step()
+    same(p.detach(), before)
+
+
 def test_an_emptied_state_starts_as_the_options_are_then() -> None:
     p, optimizer, group = stepped("adamw", lr=0.0)
     optimizer.state.clear()

@@ -153,8 +153,11 @@ ELEMENTWISE: Final = tuple(name for name, row in METHODS.items() if row.vector i
 
 def method_of(group: Mapping[str, Any], methods: Mapping[str, Method] = METHODS) -> Method:
     """The row that a parameter group asks for."""
-    variant = group["variant"]
-    return methods[group["method"] + ("" if variant == "default" else f"-{variant}")]
+    name, variant = group["method"], group["variant"]
+    row = name if variant == "default" else f"{name}-{variant}"
+    if row not in methods:
+        raise ValueError(f"variant {variant!r} is none of {name}'s")
+    return methods[row]
 
 
 def covariance_period(method: Method, group: Mapping[str, Any]) -> int:
