@@ -70,10 +70,23 @@ def test_a_gradient_in_double_precision_is_clipped_as_any_other() -> None:
     assert_close(other.grad, torch.full((1,), 0.5))
 
 
+def test_a_sparse_gradient_is_refused() -> None:
+    table = nn.Embedding(5, 3, sparse=True)
+    table(torch.tensor([1])).sum().backward()
+    with pytest.raises(RuntimeError, match="gradient of weight is sparse .* sparse=False"):
+        do.clip_grad_norm_(do.DeVA(table), 1.0)
+
+
 @pytest.mark.parametrize("bad", [0.0, -1.0, float("nan")])
 def test_the_norm_must_be_positive(bad: float) -> None:
     with pytest.raises(ValueError, match="max_norm must be above 0, got"):
         do.clip_grad_norm_(model()[0], bad)
+
+
+@pytest.mark.parametrize("other", [torch.optim.AdamW([torch.ones(2)]), [torch.ones(2)]])
+def test_what_is_no_optimizer_of_ours_is_refused(other: Any) -> None:
+    with pytest.raises(TypeError, match="must be one of deva_optim, got a (AdamW|list)"):
+        do.clip_grad_norm_(other, 1.0)
 
 
 @pytest.mark.parametrize(

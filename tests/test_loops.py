@@ -311,9 +311,18 @@ def test_one_cycle_moves_the_momentum_of_every_group() -> None:
         step(model, optimizer)
         scheduler.step()
         after = [g[key] for g, key in zip(optimizer.param_groups, keys, strict=True)]
-        assert all(a != b for a, b in zip(after[:1], before[:1], strict=True))
-        if cls is do.DeVA:
-            assert all(a != b for a, b in zip(after, before, strict=True))
+        assert len(before) > 1
+        assert all(a != b for a, b in zip(after, before, strict=True))
+
+
+def test_rates_that_are_tensors_have_groups_of_their_own() -> None:
+    """They may be changed in place, each by itself, however alike they are now."""
+    rates = {"embedding_lr": torch.tensor(0.1), "head_lr": torch.tensor(0.1)}
+    for params in (net(), net().named_parameters()):
+        optimizer = do.DeVA(params, **rates)
+        found = {name: g["lr"] for g in optimizer.param_groups for name in g["param_names"]}
+        assert found["embed.weight"] is rates["embedding_lr"]
+        assert found["head.weight"] is rates["head_lr"]
 
 
 @every_class

@@ -152,3 +152,10 @@ def test_a_bad_group_leaves_the_optimizer_as_it_was(monkeypatch: pytest.MonkeyPa
     with pytest.raises(RuntimeError, match="no process group"):
         optimizer.add_param_group({"params": [weight()]})
     assert len(optimizer.param_groups) == 1
+
+
+def test_a_parameter_in_float8_is_refused_unless_it_is_frozen():
+    p = torch.ones(4, 4).to(torch.float8_e4m3fn)
+    do.Muon([p])
+    with pytest.raises(TypeError, match=r"torch.float16, got torch.float8_e4m3fn"):
+        do.Muon([p.requires_grad_()])

@@ -35,6 +35,11 @@ def clip_grad_norm_(optimizer: BaseOptimizer, max_norm: float) -> list[float]:
     tensor([[0.6000, 0.0000],
             [0.0000, 0.8000]])
     """
+    if not isinstance(optimizer, BaseOptimizer):
+        raise TypeError(
+            f"optimizer must be one of deva_optim, got a {type(optimizer).__name__}; take the one "
+            "inside a wrapper, and for parameters use torch.nn.utils.clip_grad_norm_"
+        )
     if not max_norm > 0:
         raise ValueError(f"max_norm must be above 0, got {max_norm!r}")
     squares = optimizer.squared_norms()

@@ -53,7 +53,7 @@ class Local:
         return {}
 
     def merged(self, rows: dict[str, T]) -> dict[str, T]:
-        """What any rank has to say, by name."""
+        """The rows of all ranks, by the name of the parameter."""
         return rows
 
     def blocks(self, wholes: Mapping[Tensor, Tensor]) -> dict[Tensor, Tensor]:

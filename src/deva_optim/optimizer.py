@@ -22,6 +22,7 @@ from .core.state import FORMER_AVERAGE, check_loaded, copied, named_dtypes, on_h
 from .core.step import advance_, decay_
 from .local import Local, local_tensor
 from .options import (
+    check_options,
     check_parameter,
     checked_group,
     complete_,
@@ -54,7 +55,7 @@ class BaseOptimizer(Optimizer):
         self._rates = Rates(options)
         self.telemetry_every = 100
         self._skips, self._records, self._steps = SkipLog(), Records(), 0
-        self._told: set[str] = set()  # of which keys of groups it was said that they mean nothing
+        self._told: set[str] = set()  # the unknown keys of groups that a warning has named
         self._read: tuple[list[Any], list[Reading]] = [], []
         self._ranks = Local(options.get("process_group"), options.get("wire_dtype"))
         groups = param_groups(params) if isinstance(params, nn.Module) else params
@@ -155,10 +156,11 @@ class BaseOptimizer(Optimizer):
         An error leaves the groups as they were.
         """
         before = len(self.param_groups)
-        warn_of_unknown(param_group, self._told)
         try:
-            for group in assigned(param_group, by_model=self.by_model, rates=self._rates):
-                self._add(checked_group(self.defaults, group))
+            for given in assigned(param_group, by_model=self.by_model, rates=self._rates):
+                group = checked_group(self.defaults, given)
+                warn_of_unknown(group, self._told)
+                self._add(group)
         except Exception:
             del self.param_groups[before:]
             raise
@@ -248,11 +250,12 @@ class BaseOptimizer(Optimizer):
         if key != self._read[0]:
             if settle_momentum_(self.param_groups, self.defaults):
                 return self.readings()
+            for group in self.param_groups:
+                check_options(group, STRUCTURE)
+                warn_of_unknown(group, self._told)
             found = read(self.param_groups, self.methods)
             # Others may have been put in the place of the parameters that were added.
             self._find_shared([r.param for r in found])
-            for group in self.param_groups:
-                warn_of_unknown(group, self._told)
             own = [r for r in found if r.param not in self._ranks.shared]
             check_loaded([r for r in own if self.state.get(r.param)], self.state)
             self._read = key, found
@@ -273,6 +276,7 @@ class BaseOptimizer(Optimizer):
         kinds: defaultdict[tuple[Any, ...], list[Any]] = defaultdict(list)
         for r in self.readings():
             if r.param.grad is not None and r.param not in self._ranks.shared:
+                check_gradient(r.param.grad, r.name)
                 kinds[compute_dtype(r.param.grad), r.param.device].append(r.param)
         found: dict[Tensor, float] = {}
         for (dtype, _), params in kinds.items():

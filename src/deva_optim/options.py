@@ -12,6 +12,7 @@ import math
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 import torch
@@ -71,7 +72,7 @@ def _optional(check: Check) -> Check:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 _any = _check("", lambda x: True)
@@ -140,7 +141,7 @@ class Option(NamedTuple):
     """One row of the table.
 
     Attributes:
-        check: Raises an error that names the option, its value and the requirement, or does not.
+        check: Raises an error, with the option, its value and the requirement, if that is not met.
         default: What a group holds unless the user or the class says otherwise.
         text: What it is. A class for which it is something else says so in its docstring.
     """
@@ -230,7 +231,8 @@ OPTIONS: Final[Mapping[str, Option]] = {
         'The method for what is not a matrix: `"adamw"`, `"deva-linf"`, `"signum"` or `"lion"`. '
         "Embeddings and output heads are among it if the model is given."),
     "rest_betas": Option(_betas, (0.9, 0.99),
-        "The betas of the method for the rest."),
+        "The betas of the method for the rest. A scheduler that cycles the momentum, such as "
+        "`OneCycleLR`, sets the first of them, too."),
     "rest_lr": Option(_optional(_lr), ABSENT,
         "Learning rate of what is not a hidden matrix. None is `lr`. Each rate is the `lr` of "
         "groups of its own, so that a scheduler multiplies all of them."),
@@ -305,19 +307,40 @@ def group_defaults(method: str, options: Mapping[str, Any]) -> dict[str, Any]:
 def checked_group(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """A group with all its options, or an error that says what is wrong with one of them."""
     group = {**defaults, **given}
-    for name in ("betas", "rest_betas", "split", "ns_coefficients"):
-        if isinstance(group.get(name), list):
-            group[name] = tuple(group[name])
     for name in OPTIONS:
         if name in group and name != "params":
+            group[name] = _plain(group[name])
             OPTIONS[name].check(name, group[name])
     _settle_betas(group, defaults, given)
     if "lr_scale" in group:  # of a layer, in fine-tuning
-        group["lr"] = group["lr"] * group.pop("lr_scale")
-    name, variant = group["method"], group["variant"]
-    if variant != "default" and f"{name}-{variant}" not in METHODS:
-        raise ValueError(f"variant {variant!r} is none of {name}'s")
-    method = method_of(group)
+        _amount("lr_scale", scale := _plain(group.pop("lr_scale")))
+        if isinstance(group["lr"], Tensor):  # which may be changed in place
+            group["lr_factor"] = scale
+        else:
+            group["lr"] *= scale
+    _check_method(group)
+    return group
+
+
+def check_options(group: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Raise an error if some options of a group, written into it later, make no sense."""
+    for name in names:
+        if name in OPTIONS:
+            OPTIONS[name].check(name, _plain(group[name]))
+
+
+def _plain(value: Any) -> Any:
+    """Lists as tuples, and numbers of NumPy as Python's, which `torch.load` reads by default."""
+    if isinstance(value, list | tuple):
+        return tuple(map(_plain, value))
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return value
+    return int(value) if isinstance(value, Integral) else float(value)
+
+
+def _check_method(group: Mapping[str, Any]) -> None:
+    """Raise an error if the method of a group does not have what its options ask for."""
+    name, method = group["method"], method_of(group)
     if group["skip_first"] and not (method.basis and method.basis.tracked):
         raise ValueError(f"skip_first is for DeVA-S∞ and SOAP alone, got True for {name}")
     every = group["covariance_every"] or 1
@@ -328,14 +351,14 @@ def checked_group(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict
         )
     if group["sign_stabilize"] and method.whitens:
         raise ValueError(
-            f"sign_stabilize undoes variant {variant!r}: the sign of Γ ⊙ M is that of M; leave it "
-            "out, or take variant='default'"
+            f"sign_stabilize undoes variant {group['variant']!r}: the sign of Γ ⊙ M is that of M; "
+            "leave it out, or take variant='default'"
         )
-    return group
 
 
 def complete_(group: dict[str, Any]) -> None:
     """Give a group what it lacks, from a checkpoint that is older than an option."""
+    group.pop("lr_scale", None)  # of another optimizer, whose rate was saved with it
     if _holds_rest(group) and "rest_betas" in group:
         group["betas"] = group.pop("rest_betas")
     absent = {"betas" if "momentum" in group else "", "rest_betas" if _holds_rest(group) else ""}
@@ -431,8 +454,9 @@ def check_parameter(param: Tensor, name: str, group: Mapping[str, Any]) -> None:
     if param.requires_grad:  # a frozen weight may be quantised, or a placeholder
         if param.is_complex():
             raise TypeError(f"{name} is complex; optimize torch.view_as_real of it")
-        if not param.is_floating_point():
-            raise TypeError(f"{name} must be a floating-point tensor, got {param.dtype}")
+        if param.dtype not in DTYPES:
+            kinds = ", ".join(map(str, DTYPES))
+            raise TypeError(f"{name} must be a tensor of {kinds}, got {param.dtype}")
         if param.numel() == 0:
             raise ValueError(f"{name} has no elements (shape {tuple(param.shape)}); leave it out")
     matrices(tuple(param.shape), group, name)

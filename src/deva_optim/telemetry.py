@@ -1,7 +1,7 @@
 """What a step did: the numbers that it left behind for each matrix, under names that can be logged.
 
 A step that is recorded (every hundredth, unless the optimizer is told otherwise) keeps a few
-numbers of what it computed; nothing is computed again to tell of them.
+numbers of what it computed. Reading them computes nothing again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Rows = dict[str, list[dict[str, float]]]
 
 
 def scalars(telemetry: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """The same under one name each, quantity first, as TensorBoard groups its charts.
+    """The numbers in one dictionary, under quantity/matrix, as TensorBoard groups its charts.
 
     >>> scalars({"layers.0.weight": {"gamma_mean": 0.9, "skipped": 0.0}})
     {'gamma_mean/layers.0.weight': 0.9, 'skipped/layers.0.weight': 0.0}
@@ -31,7 +31,7 @@ def scalars(telemetry: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
 
 
 def finite_scalars(telemetry: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """The same without what is not finite, which some loggers refuse.
+    """`scalars` without the numbers that are not finite, which some loggers refuse.
 
     The ratio of update to weight is infinite while the weight is zero, as LoRA's B is at first.
 
@@ -48,7 +48,7 @@ def check_every(every: int) -> None:
 
 
 class Records:
-    """What the last recorded step said of each matrix; it stays on the device until it is read."""
+    """The numbers of the last recorded step of each matrix, on the device until they are read."""
 
     def __init__(self) -> None:
         self._found: dict[str, dict[int, tuple[tuple[str, ...], Tensor]]] = {}

@@ -167,6 +167,15 @@ def test_bad_input_is_refused():
         msign(torch.ones(3))
     with pytest.raises(ValueError, match="kind must be one of .*, got 'newton'"):
         msign(torch.ones(3, 3), "newton")
+    for dtype in (torch.int64, torch.complex64):
+        with pytest.raises(TypeError, match=f"must be a floating-point tensor, got {dtype}"):
+            msign(torch.ones(3, 3, dtype=dtype))
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 3, 4)])
+@pytest.mark.parametrize("kind", MSIGN_KINDS)
+def test_the_sign_of_nothing_is_nothing(kind, shape):
+    assert msign(torch.ones(shape), kind).shape == shape
 
 
 @given(st.integers(0, 1000))

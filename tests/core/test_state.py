@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from deva_optim.core.batch import item
 from deva_optim.core.state import on_host
-from helpers import advance, build, gradients, parameters
+from helpers import advance, build, clones, gradients, parameters, same
 
 
 @pytest.mark.parametrize(
@@ -42,6 +42,23 @@ def test_a_state_of_another_method_is_refused() -> None:
     muon, soap = (build(name, parameters((4, 4))) for name in ("muon", "soap"))
     with pytest.raises(ValueError, match="state is of method 'soap', this optimizer is 'muon'"):
         muon.load_state_dict(soap.state_dict())
+
+
+def test_a_count_of_steps_may_be_a_number() -> None:
+    """As in the states that torch.optim.AdamW saved before torch 1.12."""
+    start = parameters((3,))
+    ends = []
+    for count in (torch.tensor(2.0), 2):
+        params = clones(start)
+        theirs = torch.optim.AdamW(params)
+        advance(theirs, params, [[torch.ones(3)]])
+        state = theirs.state_dict()
+        state["state"][0]["step"] = count
+        ours = build("adamw", params)
+        ours.load_state_dict(state)
+        advance(ours, params, [[torch.full((3,), -1.0)]])
+        ends.append(params)
+    same(*ends)
 
 
 def test_loading_keeps_no_parameter_that_is_swapped_afterwards() -> None:

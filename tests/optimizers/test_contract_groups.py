@@ -22,6 +22,7 @@ from helpers import (
     descend,
     differ,
     every_class,
+    every_matrix_class,
     gradients,
     losses,
     parameters,
@@ -172,6 +173,27 @@ def test_schedulers_are_obeyed(name: str, schedule: str) -> None:
         assert differ(params, replayed(name, start, history, rates))
 
 
+@every_matrix_class
+@pytest.mark.parametrize("schedule", ["one-cycle", "cyclic"])
+def test_a_cycled_momentum_is_that_of_the_rest_too(name: str, schedule: str) -> None:
+    """Of a matrix and a vector in one group, as if each had a group of its own."""
+    start = parameters((4, 4), (5,))
+    history = gradients(start, 6)
+    ends = []
+    for together in (True, False):
+        matrix, vector = params = clones(start)
+        groups: list[dict[str, Any]] = [{"params": params, "role": "auto"}]
+        if not together:
+            groups = [{"params": matrix, "role": "matrix"}, {"params": vector, "role": "vector"}]
+        optimizer = OPTIMIZERS[name]([{**OPTIONS, **group} for group in groups])
+        scheduler = SCHEDULERS[schedule](optimizer)
+        for grads in history:
+            advance(optimizer, params, [grads])
+            scheduler.step()
+        ends.append(params)
+    same(*ends)
+
+
 @every_class
 def test_scheduler_moves_a_tensor_lr(name: str) -> None:
     start = parameters((4, 4), (5,), dtype=torch.float64)
@@ -250,6 +272,56 @@ def test_a_momentum_does_not_stand_above_betas_that_are_written_later(role: str)
     assert_close(optimizer.state[p]["exp_avg"][1:], first * before[1:], rtol=2**-22, atol=0)
 
 
+def test_a_tensor_lr_with_a_scale_may_be_changed_in_place() -> None:
+    whole, half = parameters((4, 4), (4, 4))
+    lr = torch.tensor(0.5)
+    groups = [{"params": [whole]}, {"params": [half], "lr_scale": 0.5}]
+    optimizer = OPTIMIZERS["signum"](groups, lr=lr)
+    for rate in (0.5, 0.25):
+        lr.fill_(rate)
+        before = clones([whole, half])
+        advance(optimizer, [whole, half], [[torch.ones(4, 4), torch.ones(4, 4)]])
+        assert_close(before[0] - whole, torch.full((4, 4), rate), rtol=0, atol=2**-21)
+        assert_close(before[1] - half, torch.full((4, 4), rate / 2), rtol=0, atol=2**-21)
+    again = OPTIMIZERS["signum"](groups, lr=0.0)
+    again.load_state_dict(optimizer.state_dict())
+    before = clones([half])
+    advance(again, [half], [[torch.ones(4, 4)]])
+    assert_close(before[0] - half, torch.full((4, 4), 0.125), rtol=0, atol=2**-21)
+
+
+@pytest.mark.parametrize("scale", [-0.5, float("nan"), "half"])
+def test_a_scale_that_is_no_amount_is_refused(scale: Any) -> None:
+    with pytest.raises(ValueError, match="lr_scale must be at least 0 and finite, got"):
+        build("adamw", parameters((4, 4)), lr_scale=scale)
+
+
+def test_a_scale_that_is_written_later_is_told_of() -> None:
+    p, optimizer, group = stepped("adamw")
+    group["lr_scale"] = 0.5
+    with pytest.warns(UserWarning, match=r"'lr_scale', .* multiply group\['lr'\]"):
+        optimizer.step()
+    optimizer.step()
+    theirs = torch.optim.AdamW([{"params": [p], "lr_scale": 0.5}])
+    theirs.step()
+    optimizer.load_state_dict(theirs.state_dict())  # it is part of the rate that was saved
+    assert "lr_scale" not in optimizer.param_groups[0]
+
+
+def test_parameters_of_one_name_are_told_apart() -> None:
+    params = parameters((4, 4), (4, 4), (4, 4))
+    optimizer = build("muon", [("weight", p) for p in params[:2]])
+    optimizer.add_param_group({"params": [("weight", params[2])]})
+    advance(optimizer, params, gradients(params, 1))
+    nan = torch.full((4, 4), torch.nan)
+    with pytest.warns(RuntimeWarning, match=r"the gradient of weight \(2\) was not finite"):
+        advance(optimizer, params, [[torch.eye(4), nan, torch.eye(4)]])
+    rows = optimizer.telemetry()
+    assert list(rows) == ["weight", "weight (2)", "weight (3)"]
+    assert [row["skipped"] for row in rows.values()] == [0.0, 1.0, 0.0]
+    assert optimizer.param_groups[0]["param_names"] == ["weight", "weight"]
+
+
 @pytest.mark.parametrize("key", ["adjust_lr_fn", "graft", "rest_lr", "weight_decy"])
 def test_a_key_that_means_nothing_is_told_of_once(key: str) -> None:
     _, optimizer, group = stepped("muon")
@@ -281,6 +353,36 @@ def test_what_decides_the_state_is_set_before_the_first_step(
         optimizer.step()
     group[key] = old
     optimizer.step()
+
+
+def test_a_parameter_that_is_appended_to_named_ones_is_called_by_its_place() -> None:
+    old, new = parameters((4, 4), (4, 4))
+    optimizer = build("muon", [("old", old)])
+    optimizer.param_groups[0]["params"].append(new)
+    advance(optimizer, [old, new], gradients([old, new], 1))
+    assert list(optimizer.telemetry()) == ["old", "param_groups[0]['params'][1]"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("variant", "orignal", "variant must be one of .*, got 'orignal'; did you mean 'original'"),
+        ("variant", "lean", "variant 'lean' is none of muon's"),
+        ("role", "vektor", "role must be one of .*, got 'vektor'; did you mean 'vector'"),
+        ("layout", "cnov", "layout must be one of .*, got 'cnov'; did you mean 'conv'"),
+        ("split_dim", 0, "split_dim must be .*, got 0"),
+        ("state_dtype", "int4", "state_dtype must be .*, got 'int4'"),
+    ],
+)
+def test_what_decides_the_state_is_checked_when_it_changes(
+    key: str, value: Any, message: str
+) -> None:
+    p, optimizer, group = stepped("muon")
+    before = p.detach().clone()
+    group[key] = value
+    with pytest.raises(ValueError, match=message):
+        optimizer.step()
+    same(p.detach(), before)
 
 
 def test_an_emptied_state_starts_as_the_options_are_then() -> None:

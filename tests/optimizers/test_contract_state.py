@@ -2,8 +2,10 @@
 
 import copy
 import pickle
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.optim import Optimizer
@@ -71,6 +73,18 @@ def test_resume_is_exact(
     same(resumed, params)
     same(tensors(other), tensors(optimizer))  # dtypes included
     assert len({p.dtype for p in resumed}) == 1
+
+
+@every_class
+def test_numbers_of_numpy_are_saved_as_pythons(name: str, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"lr": np.float32(0.5), "weight_decay": np.float64(0.5)}
+    if "betas" in build(name, parameters((4, 4))).param_groups[0]:
+        settings["betas"] = [np.float64(0.5), np.float32(0.25)]
+    optimizer = build(name, parameters((4, 4)), **settings, lr_scale=np.float32(0.5))
+    torch.save(optimizer.state_dict(), tmp_path / "state.pt")
+    (group,) = torch.load(tmp_path / "state.pt")["param_groups"]
+    assert (group["lr"], group["weight_decay"]) == (0.25, 0.5)
+    assert group.get("betas", (0.5, 0.25)) == (0.5, 0.25)
 
 
 @every

@@ -124,6 +124,37 @@ def test_rates_fall_by_layers(name: str, expected: dict[str, int]) -> None:
     assert scales(on_meta(MODELS[name]), 1.0).keys() == found.keys()
 
 
+class Tower(nn.Module):
+    def __init__(self, blocks: int) -> None:
+        super().__init__()
+        self.embeddings = nn.Linear(4, 4)
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(blocks))
+        self.norm = nn.LayerNorm(4)
+
+
+class Contrastive(nn.Module):
+    """CLIP, of which one tower is deeper than the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logit_scale = nn.Parameter(torch.zeros(()))
+        self.text_model, self.vision_model = Tower(3), Tower(2)
+        self.text_projection = nn.Linear(4, 2)
+
+
+@pytest.mark.parametrize("prefix", ["", "model."])
+def test_towers_beside_each_other_have_depths_of_their_own(prefix: str) -> None:
+    model: nn.Module = Contrastive()
+    found = scales(nn.ModuleDict({"model": model}) if prefix else model, 0.5)
+    expected = {
+        "text_model.embeddings": 4, "text_model.layers.0": 3, "text_model.layers.2": 1,
+        "text_model.norm": 0, "vision_model.embeddings": 3, "vision_model.layers.0": 2,
+        "vision_model.layers.1": 1, "vision_model.norm": 0, "text_projection": 0,
+    }  # fmt: skip
+    for layer, after in expected.items():
+        assert found[f"{prefix}{layer}.weight"] == 0.5**after, layer
+
+
 def test_the_scale_of_a_layer_becomes_part_of_its_rate() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
     groups = param_groups(model, layer_decay=0.5)

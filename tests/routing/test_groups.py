@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from deva_optim import describe, param_groups
+from deva_optim import DeVA, describe, param_groups
 from deva_optim.core.matrices import parts
 
 from .architectures import (
@@ -130,6 +130,13 @@ vector, lr 0.1: role vector, lr 0.1; 1 tensor, 640 elements
 def test_describe(capsys: pytest.CaptureFixture[str]) -> None:
     describe(param_groups(Timm(), overrides=[("head.weight", {"lr": 0.1})]))
     assert capsys.readouterr().out == TIMM
+
+
+def test_describe_refuses_what_has_no_groups() -> None:
+    model = nn.Linear(2, 2)
+    for wrong in (model, DeVA(model)):
+        with pytest.raises(TypeError, match="groups must be parameter groups, .* got a "):
+            describe(wrong)
 
 
 def test_describe_optimizer(capsys: pytest.CaptureFixture[str]) -> None:

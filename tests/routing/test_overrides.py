@@ -1,6 +1,9 @@
 """What the user sets for some parameters: overrides, splits, and what of them is refused."""
 
+from typing import Any
+
 import pytest
+import torch
 from torch import nn
 
 from deva_optim import param_groups
@@ -20,6 +23,19 @@ from .architectures import (
     on_meta,
     routes,
 )
+
+
+@pytest.mark.parametrize("wrong", [{"0.weight": "matrix"}, ["0.weight"], [("0.weight",)]])
+def test_overrides_are_pairs(wrong: Any) -> None:
+    with pytest.raises(TypeError, match=r"must be pairs \(matcher, setting\), got .*0.weight"):
+        param_groups(nn.Sequential(nn.Linear(4, 4)), overrides=wrong)
+
+
+def test_rates_that_are_tensors_have_groups_of_their_own() -> None:
+    model = nn.ModuleList(nn.Linear(4, 4, bias=False) for _ in range(3))
+    rates = [torch.tensor(x) for x in (0.1, 0.1, 0.10001)]  # torch writes all of them as 0.1000
+    overrides = [(f"{i}.weight", {"lr": rate}) for i, rate in enumerate(rates)]
+    assert [group["lr"] for group in param_groups(model, overrides=overrides)] == rates
 
 
 def test_decay_1d_does_not_touch_an_override() -> None:

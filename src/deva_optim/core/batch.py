@@ -233,10 +233,12 @@ class Batch:
         self.group, self.method = first.reading.group, first.reading.method
         self.dtype = kind.dtype
         betas = self.group.get("betas", (0.0, 0.0))
+        momentum = self.group.get("momentum", betas[0])
         if first.reading.is_rest and "rest_betas" in self.group:
             betas = self.group["rest_betas"]
-        elif "momentum" in self.group:
-            betas = (self.group["momentum"], *betas[1:])
+            # OneCycleLR and CyclicLR leave this key; theirs is the momentum of all parameters.
+            momentum = momentum if "base_momentum" in self.group else betas[0]
+        betas = (momentum, *betas[1:])
         default = betas[1] if self.method.beta3 is None else self.method.beta3
         self.betas = (*betas, default) if len(betas) == 2 else tuple(betas)
         self.plain = self.part.length < 0 and self.part.pieces == 1 and not self.part.flat

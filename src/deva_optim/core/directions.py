@@ -96,6 +96,10 @@ def msign(X: Tensor, kind: MsignKind = "newton-schulz") -> Tensor:
             f"X must have at least two dimensions, got shape {tuple(X.shape)}; "
             "use torch.sign for a vector"
         )
+    if not X.is_floating_point():
+        raise TypeError(f"X must be a floating-point tensor, got {X.dtype}")
+    if X.numel() == 0:
+        return X.clone()
     A = X.float() if X.dtype in HALF else X
     # torch.compile does not know the context, and takes over the one of its caller.
     with nullcontext() if torch.compiler.is_compiling() else torch._C._DisableAutocast():

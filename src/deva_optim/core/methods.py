@@ -1,7 +1,7 @@
 """The table of methods: a basis, a direction, a variance adaptation and a scale, one row each.
 
-An update is X ← (1 − ηλ) X − η · s · restore(Γ ⊙ direction(project(M))). `step.py` computes it; what
-distinguishes one method from another is a field of its row.
+An update is X ← (1 − ηλ) X − η · s · restore(Γ ⊙ direction(project(M))). `step.py` computes it;
+what distinguishes one method from another is a field of its row.
 """
 
 from __future__ import annotations
@@ -153,8 +153,11 @@ ELEMENTWISE: Final = tuple(name for name, row in METHODS.items() if row.vector i
 
 def method_of(group: Mapping[str, Any], methods: Mapping[str, Method] = METHODS) -> Method:
     """The row that a parameter group asks for."""
-    variant = group["variant"]
-    return methods[group["method"] + ("" if variant == "default" else f"-{variant}")]
+    name, variant = group["method"], group["variant"]
+    row = name if variant == "default" else f"{name}-{variant}"
+    if row not in methods:
+        raise ValueError(f"variant {variant!r} is none of {name}'s")
+    return methods[row]
 
 
 def covariance_period(method: Method, group: Mapping[str, Any]) -> int:

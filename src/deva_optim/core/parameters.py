@@ -65,11 +65,20 @@ def place_name(group: int, number: int) -> str:
 
 
 def read(groups: list[dict[str, Any]], methods: Mapping[str, Method] = METHODS) -> list[Reading]:
-    """The parameters of the groups, in their order; one without a name is called by its place."""
+    """The parameters of the groups, in their order, each under a name of its own.
+
+    One without a name is called by its place; the second of a name is `name (2)`.
+    """
     found: list[Reading] = []
+    taken: set[str] = set()
     for i, group in enumerate(groups):
-        names = group.get("param_names")
+        names = group.get("param_names") or ()
         for j, p in enumerate(group["params"]):
-            name = names[j] if names else place_name(i, j)
+            name = given = names[j] if j < len(names) else place_name(i, j)
+            number = 1
+            while name in taken:
+                number += 1
+                name = f"{given} ({number})"
+            taken.add(name)
             found.append(Reading(len(found), group, p, name, methods))
     return found

@@ -101,7 +101,7 @@ def named_dtypes(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def true_dtypes(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The same the other way round."""
+    """The groups with dtypes in the place of their names; undoes `named_dtypes`."""
     return [
         {key: _DTYPES.get(x, x) if key.endswith("_dtype") else x for key, x in group.items()}
         for group in groups
@@ -125,14 +125,8 @@ def check_loaded(readings: Iterable[Reading], state: Mapping[Tensor, dict[str, A
                     f"the state of {r.name} has {key}, which the options of its group leave out; "
                     f"{_REMEDY}"
                 )
+        _bring_up_to_date_(values, first, r.group)
         for key, wanted in first.items():
-            if key not in values and key.startswith("exponent"):
-                values[key] = _former_exponents(values, key, wanted)
-            if key not in values and key == "rounding":  # saved before it was at random
-                values[key] = wanted
-            if key == "weight_avg" and FORMER_AVERAGE in values:
-                mass = 1 - r.group["ema_rate"] ** float(values["step"])
-                values[key] = values.pop(FORMER_AVERAGE) / (mass or 1.0)
             x = values.get(key)
             if x is None:
                 raise ValueError(
@@ -144,6 +138,22 @@ def check_loaded(readings: Iterable[Reading], state: Mapping[Tensor, dict[str, A
                     f"{key} of {r.name} must have shape {tuple(wanted.shape)}, got "
                     f"{tuple(x.shape)}; load the state of a model of the same shapes"
                 )
+
+
+def _bring_up_to_date_(
+    values: dict[str, Any], first: Mapping[str, Tensor], group: Mapping[str, Any]
+) -> None:
+    """Make a state of an earlier version, or of torch, what it would be today."""
+    for key, wanted in first.items():
+        if key not in values and key.startswith("exponent"):
+            values[key] = _former_exponents(values, key, wanted)
+        elif key not in values and key == "rounding":  # saved before it was at random
+            values[key] = wanted
+        elif key == "weight_avg" and FORMER_AVERAGE in values:
+            mass = 1 - group["ema_rate"] ** float(values["step"])
+            values[key] = values.pop(FORMER_AVERAGE) / (mass or 1.0)
+        elif isinstance(x := values.get(key), int | float):  # a count of steps, before torch 1.12
+            values[key] = torch.tensor(x, dtype=wanted.dtype, device="cpu")
 
 
 def _former_exponents(values: Mapping[str, Any], key: str, like: Tensor) -> Tensor:

@@ -351,7 +351,9 @@ def decay_(e: Item) -> None:
 
 def learning_rate(e: Item, shape: tuple[int, ...], dtype: torch.dtype) -> Number:
     """η, times what the method makes of the shape."""
-    lr: Number = e.reading.group["lr"]
+    group = e.reading.group
+    lr: Number = group["lr"]
+    lr = lr * group["lr_factor"] if "lr_factor" in group else lr
     lr = lr.reshape(()).to(dtype) if isinstance(lr, Tensor) else lr
     return lr if e.reading.method.rate is None else lr * e.reading.method.rate(shape)
 

@@ -45,8 +45,8 @@ class Adaptation(NamedTuple):
         measure: source → what each running average averages.
         mass: t, β₁, β₂ → w.
         kappa: s, w → κ; None where κ is 1 at every step.
-        gamma: Evidence → Γ before the bias correction, …×n×m or broadcast to it. Given M for the signal |M|, an elementwise
-            adaptation returns Γ ⊙ sign(M), bit for bit.
+        gamma: Evidence → Γ before the bias correction, …×n×m or broadcast to it. Given M for the
+            signal |M|, an elementwise adaptation returns Γ ⊙ sign(M), bit for bit.
         formula: Γ as the table of methods shows it.
         waits: Whether its count of steps starts at the first gradient that is not zero.
         whole_mean: Whether ε is relative to the mean of V over the whole parameter.

@@ -82,7 +82,7 @@ class Distributed(Local):
         return {param: size**2 for param, size in sizes.items()}
 
     def merged(self, rows: dict[str, T]) -> dict[str, T]:
-        """What any rank has to say, by name."""
+        """The rows of all ranks, by the name of the parameter."""
         for group in self._owners.groups:
             rows = {**rows, **group.merged(rows)}
         return rows
@@ -133,13 +133,9 @@ class Distributed(Local):
 
     def _work_item(self, r: Reading, grads: Grads, state: State, phase: int) -> WorkItem:
         """What a step works on: this rank's blocks of gradient and weight, and their state."""
-        X, placement, values = (
-            local_tensor(r.param),
-            self._owners.placements[r.param],
-            state[r.param],
-        )
-        owner, parts, like = self._owners.owner_of.get(r.param, -1), r.parts, X
-        grad = grads[r.param]
+        placement, owner = self._owners.placements[r.param], self._owners.owner_of.get(r.param, -1)
+        X, grad, values, parts = local_tensor(r.param), grads[r.param], state[r.param], r.parts
+        like = X
         if grad is None:
             grad = torch.zeros_like(X, dtype=getattr(r.param, "grad_dtype", None))
         if r.is_matrix:  # the owner keeps the state of the whole, others the shapes of it

@@ -1,4 +1,4 @@
-"""A line for each training loop of others; a module here needs the framework that it is named for.
+"""Helpers for the training loops of other libraries, a module for each, which imports that library.
 
-Nothing is imported from here by the library itself, which needs torch alone.
+The rest of `deva_optim`, which needs torch alone, imports nothing from here.
 """

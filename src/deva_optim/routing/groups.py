@@ -64,7 +64,7 @@ def param_groups(
             layer after it. The layers are the repeated blocks, what comes before them (embeddings)
             and what comes after them (final norm, head), which has the whole rate. What lies
             between blocks has the rate of the block before it. Towers beside each other, as in
-            CLIP, count as one after the other.
+            CLIP, are counted each by itself; they are known by a `logit_scale` in their parent.
 
     Returns:
         Groups of (name, parameter) pairs, or of parameters if these have no names; matrices come
@@ -125,7 +125,9 @@ def grouped(routes: Routes) -> list[dict[str, Any]]:
     for p, (options, reason) in routes.items():
         name = p.names[0] or "a parameter"
         matrices(p.shape, options, name)  # or an error that says what does not fit
-        key = repr(sorted(options.items()))
+        # A rate that is a tensor may be changed in place, and is written with four digits.
+        known = [(k, id(x) if isinstance(x, Tensor) else x) for k, x in options.items()]
+        key = repr(sorted(known))
         group = groups.setdefault(key, {"params": [], "name": _group_name(options), **options})
         pair = NamedParameter((name, p.tensor))
         pair.reason = reason
@@ -177,6 +179,11 @@ def describe(groups: Iterable[Mapping[str, Any]]) -> None:
           {0…3}.bias_ih_l0    4 × (24,)    elementwise    fewer than two dimensions
           {0…3}.bias_hh_l0    4 × (24,)    elementwise    fewer than two dimensions
     """
+    if not isinstance(groups, Iterable):
+        raise TypeError(
+            "groups must be parameter groups, such as param_groups(model) or "
+            f"optimizer.param_groups, got a {type(groups).__name__}"
+        )
     tables = [(_header(group, i), _rows(group)) for i, group in enumerate(groups)]
     columns = zip(*(row for _, rows in tables for row in rows), strict=True)
     widths = [max(map(len, column)) for column in columns]

@@ -32,6 +32,9 @@ def match_overrides(
     overrides: Sequence[tuple[Matcher, Setting]], params: list[ModelParameter]
 ) -> dict[ModelParameter, dict[str, Any]]:
     """The group options of the parameters for which the user sets any."""
+    for pair in overrides:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise TypeError(f"overrides must be pairs (matcher, setting), got {pair!r}")
     pairs = [(matcher, _checked_setting(setting)) for matcher, setting in overrides]
     return _first_matches("overrides", pairs, params, params)
 
@@ -138,6 +141,39 @@ def layer_scales(
     if not any(p.names[0] for p in params):
         raise ValueError("layer_decay needs the names of the parameters; pass the model itself")
     pattern = _BLOCK if any(_BLOCK.match(p.names[0]) for p in params) else _NUMBERED
+    if not any(pattern.match(p.names[0]) for p in params):
+        raise ValueError("layer_decay found no repeated blocks in the names of the parameters")
+    scales = {
+        p: decay**layers
+        for tower in _towers(params, pattern)
+        for p, layers in _layers_after(tower, pattern).items()
+    }
+    return {p: {"lr_scale": scale} for p, scale in scales.items() if scale < 1}
+
+
+def _towers(params: list[ModelParameter], pattern: re.Pattern[str]) -> list[list[ModelParameter]]:
+    """The parameters of each of several networks beside each other; of most models there is one.
+
+    A `logit_scale` outside the blocks, as in CLIP, multiplies the products of the outputs of the
+    modules beside it. What is in none of these counts with the last one.
+    """
+    outside = (p.names[0].rpartition(".") for p in params if not pattern.match(p.names[0]))
+    places = [place + dot for place, dot, own in outside if re.search("(^|_)logit_scale", own)]
+    if not places:
+        return [params]
+    children = [p.names[0].removeprefix(places[0]).partition(".")[0] for p in params]
+    towers: dict[str, list[ModelParameter]] = {
+        child: [] for p, child in zip(params, children, strict=True) if pattern.match(p.names[0])
+    }
+    for p, child in zip(params, children, strict=True):
+        towers.get(child, towers[next(reversed(towers))]).append(p)
+    return list(towers.values())
+
+
+def _layers_after(
+    params: list[ModelParameter], pattern: re.Pattern[str]
+) -> dict[ModelParameter, int]:
+    """How many layers come after that of each parameter; what follows all blocks is the last."""
     blocks: dict[str, int] = {}
     layers: dict[ModelParameter, int] = {}
     since_block: list[ModelParameter] = []
@@ -148,9 +184,5 @@ def layer_scales(
         else:
             layers[p] = len(blocks)
             since_block.append(p)
-    if not blocks:
-        raise ValueError("layer_decay found no repeated blocks in the names of the parameters")
-    for p in since_block:  # after all blocks: the whole rate
-        del layers[p]
-    scales = {p: decay ** (len(blocks) + 1 - layer) for p, layer in layers.items()}
-    return {p: {"lr_scale": scale} for p, scale in scales.items() if scale < 1}
+    last = dict.fromkeys(since_block, len(blocks) + 1)
+    return {p: len(blocks) + 1 - layer for p, layer in {**layers, **last}.items()}

@@ -1,7 +1,7 @@
 """What a parameter group says of roles and rates, in our words or in those of other optimizers.
 
-Trainers, schedulers and other Muons have names of their own for what we call a role. Those that are
-known are read as what they mean; of a key that nobody knows the user is told.
+Trainers, schedulers and other Muons have names of their own for what we call a role. Known names
+are read as what they mean there; an unknown key gives a warning.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MATRIX_WORDS: Final = ("muon", "normuon", "adamuon", "dion", "dion2", "soap", "
 # Keys that mean nothing here: what schedulers and others keep in a group, and torch's options for
 # how a step is computed.
 _KEPT: Final = {
-    *("params", "param_names", "name", "momentum", "initial_lr", "max_lr", "min_lr", "lr_scale"),
+    *("params", "param_names", "name", "momentum", "initial_lr", "max_lr", "min_lr", "lr_factor"),
     *("base_momentum", "max_momentum", "fused", "capturable", "differentiable", "amsgrad"),
     *("swa_lr", "initial_weight_decay", "decoupled_weight_decay", *_FLAGS, *_WORDS),
 }
@@ -60,7 +60,7 @@ class Rates:
         return {key: x for key, x in found.items() if x is not None}
 
     def warn_of_unused(self) -> None:
-        """Say which rates are of a kind that no parameter is."""
+        """Warn of the rates for kinds of parameters that there are none of."""
         for kind in self._lr:
             reached = _RATES.keys() if kind == "rest" else {kind}
             if self._seen.isdisjoint(reached):
@@ -160,15 +160,17 @@ def _kind(role: str, reason: str) -> str:
 
 
 def warn_of_unknown(group: Mapping[str, Any], told: set[str]) -> None:
-    """Say which keys of a group mean nothing here, but for those of which it was told before."""
+    """Warn of the keys of a group that mean nothing here, but for those that were named before."""
     for key in group.keys() - DEFAULTS.keys() - _KEPT - told:
-        hint = nearest(key, [*DEFAULTS, *_KEPT], cutoff=0.6)
+        hint = nearest(key, [*DEFAULTS, *_KEPT, "lr_scale"], cutoff=0.6)
+        if key == "lr_scale":
+            hint = " once the group has been added; multiply group['lr'] by it"
         _warn(f"a parameter group has the key {key!r}, which means nothing here{hint}")
         told.add(key)
 
 
 def _warn_of_shapes(found: Mapping[Any, tuple[dict[str, Any], str]]) -> None:
-    """Say what shapes alone have decided, if they have decided anything that could be otherwise."""
+    """Warn that shapes alone have decided the roles, if there are several to decide."""
     lines = Counter(
         f"  {'×'.join(map(str, p.shape)):<16} {options['role']:<7} {reason}"
         for p, (options, reason) in found.items()
