@@ -13,7 +13,9 @@ CASES ?= 100000
 SECONDS ?=
 SEED ?= 0
 JOBS ?= $(shell nproc)
-# Without bytecode, which Python writes for what it imports: torch alone has thousands of files.
+# Bytecode is written for what is imported, not at installation: torch alone has thousands of files.
+# Without it every one of the hundreds of processes here would compile what it imports.
+unexport PYTHONDONTWRITEBYTECODE
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile \
 	--constraint constraints.txt
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from deva_lab.run.progress import Result
+
 LIMIT = 240  # seconds; on a quiet machine nothing takes a tenth of it
 needs_proc = pytest.mark.skipif(
     not Path("/proc/self/stat").exists(), reason="processes are looked up in /proc"
@@ -52,3 +54,10 @@ def saved(folder: Path) -> dict[Path, int]:
         except FileNotFoundError:  # a newer one has taken its place
             continue
     return found
+
+
+def bits(result: Result) -> Result:
+    """All of a result but times, and where and by which command it was made."""
+    times = ("milliseconds", "mean_milliseconds", "environment", "command")
+    curve = {name: column for name, column in result["curve"].items() if name != "seconds"}
+    return {**{key: value for key, value in result.items() if key not in times}, "curve": curve}

@@ -454,6 +454,7 @@ def test_who_has_not_logged_in_is_told_before_anything_is_trained(tmp_path, monk
     with open(os.devnull) as nobody:
         monkeypatch.setattr(sys, "stdin", nobody)
         assert deva("train", *QUICK, "--log", "wandb", "--out", tmp_path / "out") == 2
+    tear_down()  # what would go on asking for a login in other tests
     assert "WANDB_MODE=offline" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
