@@ -94,3 +94,10 @@ def test_a_race_that_is_stopped_goes_on(race, capsys, monkeypatch):
     assert deva(race, "tune", "muon", "whitened") == 0
     assert race.results[: len(first)] == first
     assert len(race.results) == 4
+
+
+def test_entries_alone_go_through_all_stages(race, capsys):
+    assert deva(race, "muon", "whitened") == 0
+    assert {row.entry.name for row in race.standings()} == {"muon", "whitened"}
+    with pytest.raises(UsageError, match="unknown stage of the race 'muno'"):
+        deva(race, "muno")

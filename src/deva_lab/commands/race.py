@@ -34,9 +34,11 @@ def run(options: argparse.Namespace, race: Race | None = None) -> int:
         print(listing(race.course))
     elif options.list:
         print(text(race.standings(), race.course))
-    elif options.stage not in STAGES:
-        raise unknown("stage of the race", options.stage, STAGES)
     else:
+        if options.stage in race.entries:  # what follows are entries, too: all stages of them
+            options.stage, options.names = "all", [options.stage, *options.names]
+        if options.stage not in STAGES:
+            raise unknown("stage of the race", options.stage, STAGES)
         return _stage(options, race)
     return 0
 
