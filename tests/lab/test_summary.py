@@ -264,6 +264,11 @@ def test_details_are_honest_about_the_second_and_about_one_seed():
     assert "the order of the two is open" in " ".join(Comparison(close).details())
     single = runs("adamw", 4.0) + runs("deva", 3.0)
     assert "should not be believed" in " ".join(Comparison(single).notes())
+    level = runs("adamw", 4.0) + runs("deva", 3.0) + runs("muon", 3.004)
+    said = "Muon came second with 3.004, which one seed cannot tell from the first."
+    assert said in " ".join(Comparison(level).details())
+    behind = runs("adamw", 4.0) + runs("deva", 3.0) + runs("muon", 3.1)
+    assert "Muon came second with 3.100." in " ".join(Comparison(behind).details())
 
 
 def test_loss_range_leaves_out_the_first_fall_but_no_end():
