@@ -33,9 +33,8 @@ test: .venv/test
 types: .venv/test
 	$(BIN)/mypy
 
-# One process more than there are cores: some tests wait for the processes that they start.
 tests: .venv/test
-	$(BIN)/python -m pytest -n $$(($(JOBS) + 1)) --dist worksteal
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 portability: .venv/test
 	$(BIN)/python tests/portability.py $(if $(CORE),--core)
