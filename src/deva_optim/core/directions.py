@@ -27,6 +27,7 @@ from .linalg import (
     frobenius,
     host_sees,
     inverse_norm,
+    is_ordinary,
     mirror_,
     ordinary_norms,
     symmetric_products,
@@ -131,9 +132,9 @@ def polar(
         raise ValueError(f"kind must be one of {', '.join(MSIGN_KINDS)}, got {kind!r}")
     usual, safety = _ITERATIONS[kind]
     coefficients = usual if steps is None else steps
-    X = _normalized(A, safety, scratch=scratch)
     if dtype is None or dtype == A.dtype:
-        return _iterate(X, coefficients)
+        return _iterate(A, coefficients, safety=safety, scratch=scratch)
+    X = _normalized(A, safety, scratch=scratch)
     return value(_iterate(X.to(dtype), coefficients)).to(A.dtype)
 
 
@@ -300,19 +301,54 @@ def best_quintic(least: float, most: float) -> tuple[Quintic, float]:
     return (a, b, c), abs(error)
 
 
-def _iterate(A: Tensor, coefficients: tuple[Quintic, ...]) -> Product:
-    """A after one quintic step a X + (b K + c K²) X for each triple, on its short side."""
+def _iterate(
+    A: Tensor,
+    coefficients: tuple[Quintic, ...],
+    *,
+    safety: float | None = None,
+    scratch: bool = False,
+) -> Product:
+    """A after one quintic step a X + (b K + c K²) X for each triple, on its short side.
+
+    Args:
+        A: A matrix or a batch of them, …×n×m.
+        coefficients: One triple for each step.
+        safety: The steps start from A / (safety ‖A‖); None if A has such a norm already.
+        scratch: Whether the memory of A may be used up.
+    """
     tall = A.shape[-2] > A.shape[-1]
     X = (A.mT if tall else A).reshape(-1, min(A.shape[-2:]), max(A.shape[-2:]))
     # In units of n³, with m = ρ n: 5 (2ρ + 1) products one way, 2ρ + 17 the other, which needs
     # the precision: in bfloat16 the small eigenvalues of K are lost to rounding.
     long = X.shape[-1] > 1.5 * X.shape[-2] and X.dtype not in HALF
-    if long:
-        factors = _by_gram(symmetric_products(X.shape[-2], X.device)(X, X.mT), coefficients), X
-    else:
-        factors = _by_steps(X, coefficients)
-    P, X = (factor.reshape(*A.shape[:-2], *factor.shape[-2:]) for factor in factors)
+    P = _by_trace(X, coefficients, safety) if long and safety is not None else None
+    if P is None:
+        X = X if safety is None else _normalized(X, safety, scratch=scratch)
+        if long:
+            P = _by_gram(_gram(X), coefficients)
+        else:
+            P, X = _by_steps(X, coefficients)
+    P, X = (factor.reshape(*A.shape[:-2], *factor.shape[-2:]) for factor in (P, X))
     return Product(X.mT, P.mT) if tall else Product(P, X)
+
+
+def _by_trace(X: Tensor, coefficients: tuple[Quintic, ...], safety: float) -> Tensor | None:
+    """What the steps from X / (safety ‖X‖) multiply X by; X itself is not divided.
+
+    ‖X‖² is the trace of K = X Xᵀ, so that a long X is read for its two products alone. None if the
+    host does not see that no square in it has underflown or overflown.
+    """
+    if not host_sees(X.device):
+        return None
+    K = _gram(X)
+    norm = safety * K.diagonal(dim1=-2, dim2=-1).sum(-1)[:, None, None].sqrt_()
+    if not is_ordinary(norm):
+        return None
+    return _by_gram(K.div_(compact(norm.square())), coefficients).div_(compact(norm))
+
+
+def _gram(X: Tensor) -> Tensor:
+    return symmetric_products(X.shape[-2], X.device)(X, X.mT)
 
 
 def _by_steps(X: Tensor, coefficients: tuple[Quintic, ...]) -> tuple[Tensor, Tensor]:

@@ -324,9 +324,14 @@ def ordinary_norms(X: Tensor, *, keepdim: bool = False) -> Tensor | None:
         return None
     dtype = torch.float64 if X.dtype == torch.float64 else torch.float32
     norm: Tensor = torch.linalg.vector_norm(X, dim=(-2, -1), keepdim=keepdim, dtype=dtype)
-    low, high = ORDINARY[dtype]
+    return norm if is_ordinary(norm) else None
+
+
+def is_ordinary(norm: Tensor) -> bool:
+    """Whether the host sees norms whose squares have neither underflown nor overflown."""
+    low, high = ORDINARY[norm.dtype]
     least, most = norm.aminmax()
-    return norm if low < least.item() and most.item() < high else None
+    return low < least.item() and most.item() < high
 
 
 def _careful_norm(X: Tensor, dim: tuple[int, ...], keepdim: bool) -> Tensor:
