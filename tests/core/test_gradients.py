@@ -110,10 +110,11 @@ def test_skips_are_counted_and_warned_about(path):
     p = nn.Parameter(torch.ones(3, 3))
     optimizer = do.DeVASinf([("layer.weight", p)])
     p.grad = torch.full_like(p, float("nan"))
-    with pytest.warns(RuntimeWarning, match=r"gradient of layer\.weight was not finite"):
+    with pytest.warns(RuntimeWarning, match=r"gradient of layer\.weight was not finite") as told:
         optimizer.step()
         if path == "device":  # the news arrives with the next step
             optimizer.step()
+    assert {warning.filename for warning in told} == {__file__}, "not at the line of the user"
     assert optimizer.skipped == (1 if path == "host" else 2)
 
 

@@ -8,7 +8,6 @@ whose gradient is not finite stays, with a flag that turns every change of the s
 from __future__ import annotations
 
 import math
-import warnings
 from collections import Counter
 
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor
 from . import linalg
 from .batch import Item
 from .linalg import Number, constants, matrix_norms, norms
+from .notices import warn_caller
 from .units import LARGEST_SIZE, UNSET, as_units, exponents_of, is_scaled, rescale_
 
 
@@ -317,10 +317,9 @@ class SkipLog:
     def _see(self, name: str, count: int) -> None:
         before, self._seen[name] = self._seen[name], count
         if count.bit_length() > before.bit_length():  # the 1st, 2nd, 4th, 8th … time
-            warnings.warn(
+            warn_caller(
                 f"the gradient of {name} was not finite, or on an accelerator too large for its "
                 f"units: its step was skipped, weights and state unchanged ({count} so far). Look "
                 "for an overflow in the loss; nonfinite='raise' stops at the first one.",
                 RuntimeWarning,
-                stacklevel=2,
             )

@@ -16,7 +16,6 @@ in an underscore change the state of the batch they are given.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from types import FunctionType
@@ -60,6 +59,7 @@ from .linalg import (
 )
 from .measures import basis_drift, msign_error, update_ratio
 from .methods import covariance_period
+from .notices import warn_caller
 from .units import UNSET
 from .variance import (
     ADAM,
@@ -137,11 +137,10 @@ def _graph(backend: str, *key: object) -> Callable[[Batch], tuple[Term, Number]]
         except Exception as error:  # raised before anything is computed
             if not type(error).__name__.endswith("LimitHit"):  # its name depends on the version
                 raise
-        warnings.warn(
+        warn_caller(
             f"the update of {b.method.name} for tensors of shape {tuple(b.G.shape)} was compiled "
             "for eight values of betas or eps, and is no longer compiled; keep them constant, or "
             "leave compile out",
-            stacklevel=2,
         )
         graph = computed
         return computed(b)

@@ -6,8 +6,6 @@ are read as what they mean there; an unknown key gives a warning.
 
 from __future__ import annotations
 
-import sys
-import warnings
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final, get_args
@@ -15,6 +13,7 @@ from typing import Any, Final, get_args
 from torch import Tensor
 
 from ..core.matrices import matrices
+from ..core.notices import warn_caller
 from ..options import DEFAULTS, Rest, nearest
 from .groups import grouped, routes
 from .modules import tensor_of
@@ -64,7 +63,7 @@ class Rates:
         for kind in self._lr:
             reached = _RATES.keys() if kind == "rest" else {kind}
             if self._seen.isdisjoint(reached):
-                _warn(
+                warn_caller(
                     f"{_RATES[kind]} has no effect, because no parameter of that kind was found; "
                     "pass the model itself, by whose modules they are told apart"
                 )
@@ -165,7 +164,7 @@ def warn_of_unknown(group: Mapping[str, Any], told: set[str]) -> None:
         hint = nearest(key, [*DEFAULTS, *_KEPT, "lr_scale"], cutoff=0.6)
         if key == "lr_scale":
             hint = " once the group has been added; multiply group['lr'] by it"
-        _warn(f"a parameter group has the key {key!r}, which means nothing here{hint}")
+        warn_caller(f"a parameter group has the key {key!r}, which means nothing here{hint}")
         told.add(key)
 
 
@@ -179,16 +178,8 @@ def _warn_of_shapes(found: Mapping[Any, tuple[dict[str, Any], str]]) -> None:
     if sum(lines.values()) < 2:
         return
     table = "\n".join(f"{line}, {n} times" if n > 1 else line for line, n in lines.items())
-    _warn(
+    warn_caller(
         "the parameters have no names, so that their shapes alone have decided which are hidden "
         f"matrices and which are embeddings, tables or heads:\n{table}\nPass the model itself, "
         "DeVA(model, …), its named_parameters(), or groups with a role"
     )
-
-
-def _warn(text: str) -> None:
-    """Warn in the line of the user's that has made the optimizer."""
-    frame, level = sys._getframe(1), 2
-    while frame.f_back and frame.f_globals["__name__"].startswith(("deva_optim.", "torch.")):
-        frame, level = frame.f_back, level + 1
-    warnings.warn(text, stacklevel=level)
