@@ -18,6 +18,7 @@ from deva_lab.race.tuning import (
     at_an_end,
     good_range,
     losses,
+    lowest_point,
     next_rates,
     next_runs,
     pending,
@@ -448,6 +449,15 @@ def test_the_range_of_good_rates_is_where_the_loss_crosses_one_per_cent():
     assert found.high == 0.02  # beyond it the loss is infinite
     assert (found.open_low, found.open_high) == (False, False)
     assert good_range({0.01: math.inf}) is None
+
+
+def test_the_parabola_finds_its_lowest_point_between_the_rates_or_says_nothing():
+    bowl = {lr: 3 + 0.1 * math.log(lr / 0.012) ** 2 for lr in (0.005, 0.01, 0.0141, 0.04)}
+    assert lowest_point(bowl) == pytest.approx(0.012)  # all digits but those of the fit
+    assert lowest_point({**bowl, 0.08: math.inf}) == pytest.approx(0.012)
+    assert lowest_point({lr: -loss for lr, loss in bowl.items()}) is None
+    assert lowest_point({lr: loss for lr, loss in bowl.items() if lr < 0.012}) is None
+    assert lowest_point({0.0025: 3.1, 0.005: 3.05, 0.01: 3.01}) is None  # beyond the last rate
 
 
 def test_ends_that_are_open_are_sought():

@@ -8,6 +8,8 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from ..render import markdown_table, rate
 from ..results import final_loss
 from ..run.progress import Result
@@ -169,6 +171,23 @@ def _edge(rates: Sequence[float], losses: Losses) -> tuple[float, bool]:
     return rates[-1], True
 
 
+def lowest_point(losses: Losses) -> float | None:
+    """Where the parabola through the losses is lowest, over the logarithm of the rate.
+
+    It hangs on all rates that were run, and so less on the noise of one than the best of them.
+    None if it opens downwards, or is lowest where nothing was run.
+
+    >>> round(lowest_point({0.005: 3.1, 0.01: 3.0, 0.02: 3.0, 0.04: 3.1}), 4)
+    0.0141
+    """
+    finite = {lr: loss for lr, loss in losses.items() if math.isfinite(loss)}
+    if len(finite) < FIRST:
+        return None
+    bend, slope, _ = np.polyfit(np.log(list(finite)), list(finite.values()), 2)
+    point = math.exp(-slope / (2 * bend)) if bend > 0 else math.inf
+    return point if min(finite) <= point <= max(finite) else None
+
+
 def _all_losses(entry: Entry, results: Sequence[Result], rules: Rules) -> dict[float, float]:
     """The losses at every rate that was run, ascending, whoever asked for it."""
     rates = sorted({float(result["settings"]["lr"]) for result in results})
@@ -197,6 +216,8 @@ def robustness(entries: Iterable[Entry], results: Sequence[Result], rules: Rules
         if found is not None and len(known) >= FEWEST:
             best = best_rate(known)
             text = f"{known[best]:.4f} at {rate(best)}"
-            rows.append((entry.name, text, found.text, str(len(known))))
-    head = ("entry", "best loss", "rates within 1 % of it", "rates run")
+            point = lowest_point(known)
+            lowest = rate(float(f"{point:.2g}")) if point else "–"
+            rows.append((entry.name, text, lowest, found.text, str(len(known))))
+    head = ("entry", "best loss", "parabola lowest at", "rates within 1 % of it", "rates run")
     return markdown_table(head, rows) if rows else ""
