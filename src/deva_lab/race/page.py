@@ -304,7 +304,7 @@ def page(race: Race) -> str:
     rows, course = race.standings(), race.course
     notes = race.frozen_path.with_name(f"{course.name}-notes.md")  # what somebody wrote about it
     failures = [_without_effect(rows), notes.read_text("utf-8") if notes.is_file() else ""]
-    entries = [entry for entry in race.entries.values() if entry.length == 1.0]
+    entries = race.entries.values()
     sections = {
         "The rules": rules_text(race.rules),
         "Leaderboard": markdown(rows, course, f"{course.name}.svg"),
