@@ -41,6 +41,9 @@ def deva(race: Race, *words: str) -> int:
 
 def test_from_tuning_to_the_board_and_no_run_twice(race, capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(tuning, "FARTHEST", 1.0)  # none beyond what tuning has run
+    with pytest.raises(UsageError, match="has no runs of the course tiny, so there is no page"):
+        deva(race, "page", "--docs", str(tmp_path / "docs"))
+    assert not (tmp_path / "docs").exists()
     assert deva(race, "tune", "muon") == 0
     with pytest.raises(UsageError, match="whitened has been tuned with 0 of 2"):
         deva(race, "freeze")

@@ -10,6 +10,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ..errors import UsageError
 from ..files import write_lines, write_text
 from ..models.gpt import SIZES
 from ..render import NONE, aligned, listed, markdown_table, milliseconds, rate
@@ -243,21 +244,29 @@ DIGITS: Final = 5  # of a loss in the file that is kept
 
 
 def publish(race: Race, docs: Path) -> list[Path]:
-    """The files written to docs: the page of a course, its runs, what was frozen, and a chart."""
-    docs.mkdir(parents=True, exist_ok=True)
+    """The files written to docs: the page of a course, its runs, what was frozen, and a chart.
+
+    Raises:
+        UsageError: If there are no runs: the page of none would take the place of a published one.
+    """
     results, rows, frozen, name = race.results, race.standings(), race.frozen, race.course.name
-    paths, runs = [docs / f"{name}.md"], docs / f"{name}.jsonl"
-    if results:
-        write_lines(runs, map(compact, results))
-        paths.append(runs)
+    if not results:
+        raise UsageError(
+            f"{race.folder} has no runs of the course {name}, so there is no page to write: "
+            f"run deva race --course {name}, or say where they are: --out DIR or --results FILE"
+        )
+    docs.mkdir(parents=True, exist_ok=True)
+    runs = docs / f"{name}.jsonl"
+    paths = [docs / f"{name}.md", runs]
+    write_lines(runs, map(compact, results))
     if frozen is not None:
         if race.frozen_path != runs.with_suffix(".json"):
             frozen.write(runs.with_suffix(".json"))
         paths.append(runs.with_suffix(".json"))
         if rows:
             paths += draw_race(rows, docs, name)
-    shown = replace(race, published=runs) if results else race
-    write_text(docs / f"{name}.md", page(shown))  # of what was written, to its last digit
+    shown = replace(race, published=runs)  # of what was written, to its last digit
+    write_text(docs / f"{name}.md", page(shown))
     return paths
 
 
