@@ -13,7 +13,7 @@ from deva_lab.cli import main
 from deva_lab.errors import UsageError
 from deva_lab.race.entries import COURSES, ENTRIES, PLACES, RACE, Place
 from deva_lab.race.page import _without_effect, claim, confirmation, markdown, text
-from deva_lab.race.standings import Frozen, freeze, interval, paired, runner_up, standings
+from deva_lab.race.standings import Frozen, Race, freeze, interval, paired, runner_up, standings
 from deva_lab.race.tuning import (
     at_an_end,
     good_range,
@@ -440,6 +440,20 @@ def test_confirmation_compares_with_muon_there():
     assert "half the batch" in table
     assert "0.1000" in table
     assert len(table.splitlines()) == 3
+
+
+def test_elsewhere_an_entry_meets_both_muons_on_four_seeds(tmp_path):
+    rules = replace(RULES, final_seeds=tuple(range(201, 209)))
+    frozen = freeze(None, list(TABLE.values()), TABLE, all_tuned(), rules)
+    half = Place("half the batch", {"batch": 4})
+    assert [run.seed for run in frozen.runs(TABLE["deva"], rules)] == list(range(201, 209))
+    assert [run.seed for run in frozen.runs(TABLE["deva"], rules, half)] == [201, 202, 203, 204]
+    race = Race(tmp_path, course=replace(FAIR, rules=rules))
+    frozen.write(race.frozen_path)
+    assert [entry.name for entry in race.opponents()] == ["muon-nesterov", "muon"]
+    del frozen.entries["muon"]
+    frozen.write(race.frozen_path)
+    assert [entry.name for entry in race.opponents()] == ["muon-nesterov"]
 
 
 def test_the_range_of_good_rates_is_where_the_loss_crosses_one_per_cent():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Final
 
@@ -120,17 +121,18 @@ def _all(stage: Stage) -> None:
 
 
 def _confirm(stage: Stage) -> None:
-    race, frozen, muon = stage.race, stage.race.need_frozen(), stage.race.muon()
+    race, frozen, muons = stage.race, stage.race.need_frozen(), stage.race.opponents()
     stage.need_names("ENTRY")
     where = chosen("place to confirm at", stage.options.at or (), race.places)
     for place in where:
         if not stage.stopping():
-            entries = dict.fromkeys([muon, *stage.entries])
+            entries = dict.fromkeys([*muons, *stage.entries])
             runs = [frozen.runs(entry, race.rules, place) for entry in entries]
             stage.train([run for some in runs for run in some])
-    for entry in stage.entries:
-        table = confirmation(frozen, (entry, muon), where, race.results, race.rules)
-        stage.shown.say(table or f"{entry.name}: nothing has been run to the end yet")
+    pairs = [pair for pair in product(stage.entries, muons) if pair[0] != pair[1]]
+    for pair in pairs:
+        table = confirmation(frozen, pair, where, race.results, race.rules)
+        stage.shown.say(table or f"{pair[0].name}: nothing has been run to the end yet")
 
 
 def _robustness(stage: Stage) -> None:

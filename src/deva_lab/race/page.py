@@ -22,6 +22,7 @@ from ..run.progress import Result
 from . import track
 from .entries import COURSES, Course, Entry, Place, Rules
 from .standings import (
+    ELSEWHERE,
     Frozen,
     Race,
     Standing,
@@ -166,7 +167,7 @@ def confirmation(
     results: Sequence[Result],
     rules: Rules,
 ) -> str:
-    """A table: the first of a pair against Muon, the second, at the places that have been run."""
+    """A table: the first of a pair against a Muon, the second, at the places that have been run."""
     table = []
     for place in places:
         runs = [results_of(frozen.runs(entry, rules, place), results) for entry in pair]
@@ -405,11 +406,13 @@ def _confirmations(race: Race, rows: Sequence[Standing]) -> str:
     """The table of every entry that was run elsewhere."""
     if not rows:
         return ""
-    frozen, results, muon = race.need_frozen(), race.results, race.muon()
+    frozen, results = race.need_frozen(), race.results
     tables = [
         confirmation(frozen, (row.entry, muon), race.places.values(), results, race.rules)
         for row in rows
-        if row.entry != muon
+        for muon in race.opponents()
+        if row.entry not in race.opponents()
     ]
     shown = [table for table in tables if table]
-    return _as_it_stands("confirmed", tables=shown) if shown else ""
+    seeds = listed(map(str, race.rules.final_seeds[:ELSEWHERE]))
+    return _as_it_stands("confirmed", tables=shown, seeds=seeds) if shown else ""

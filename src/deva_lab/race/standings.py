@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ..errors import UsageError
 from ..files import read_record, write_record
@@ -28,7 +28,8 @@ from ..run.settings import RunSettings
 from .entries import COURSES, PLACES, Course, Entries, Entry, Place, Rules
 from .tuning import best_rate, losses
 
-FROZEN = "race.json"
+FROZEN: Final = "race.json"
+ELSEWHERE: Final = 4  # seeds at a place that is not of the race
 
 # What is frozen: the rate of each entry, and whose loss to reach ----------------------------------
 
@@ -102,9 +103,10 @@ class Frozen:
         return kept
 
     def runs(self, entry: Entry, rules: Rules, place: Place | None = None) -> list[RunSettings]:
-        """The runs of an entry at its frozen rate on the final seeds, in the race or elsewhere."""
+        """The runs of an entry at its frozen rate: on the final seeds, at a place on the first."""
         kept = self.check(entry, rules)
-        runs = [entry.run(rules, kept.lr, seed) for seed in rules.final_seeds]
+        seeds = rules.final_seeds[:ELSEWHERE] if place else rules.final_seeds
+        runs = [entry.run(rules, kept.lr, seed) for seed in seeds]
         return [place.changed(run, entry.length) for run in runs] if place else runs
 
 
@@ -405,3 +407,9 @@ class Race:
     def muon(self) -> Entry:
         """The entry that sets the target."""
         return self.entries[self.need_frozen().muon]
+
+    def opponents(self) -> list[Entry]:
+        """The entry that sets the target and, where it is frozen, the fair Muon."""
+        fair = self.course.fair
+        there = [fair] if fair in self.need_frozen().entries else []
+        return [self.muon(), *[self.entries[name] for name in there]]
