@@ -322,11 +322,12 @@ def _iterate(
     # the precision: in bfloat16 the small eigenvalues of K are lost to rounding.
     long = X.shape[-1] > 1.5 * X.shape[-2] and X.dtype not in HALF
     P = _by_trace(X, coefficients, safety) if long and safety is not None else None
-    if P is None and safety is not None:
-        return _iterate(_normalized(A, safety, scratch=scratch), coefficients)
     if P is None:
+        if safety is not None:
+            return _iterate(_normalized(A, safety, scratch=scratch), coefficients)
         P, X = (_by_gram(_gram(X), coefficients), X) if long else _by_steps(X, coefficients)
-    P, X = (factor.reshape(*A.shape[:-2], *factor.shape[-2:]) for factor in (P, X))
+    batch = A.shape[:-2]
+    P, X = P.reshape(*batch, *P.shape[-2:]), X.reshape(*batch, *X.shape[-2:])
     return Product(X.mT, P.mT) if tall else Product(P, X)
 
 
