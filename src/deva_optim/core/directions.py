@@ -75,7 +75,8 @@ def msign(X: Tensor, kind: MsignKind = "newton-schulz") -> Tensor:
     noise, has sign zero.
 
     ``"soft"`` is (X Xᵀ + c² I)^(−½) X, c being the root mean square of the singular values, at the
-    norm of U Vᵀ: what lies well below c is not lifted to one. It takes two to four steps.
+    norm of U Vᵀ: what lies well below c is not lifted to one. It takes two to four steps for short
+    sides of 13 to 20,000.
 
     Args:
         X: A matrix or a batch of them, …×n×m.
