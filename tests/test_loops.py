@@ -168,6 +168,13 @@ def test_a_key_that_nobody_knows_is_named_with_the_nearest() -> None:
         do.Muon([{"params": [p], "fused": True, "initial_lr": 0.1, "name": "all"}])
 
 
+def test_a_program_without_a_name_is_warned_like_any_other() -> None:
+    program = "import torch, deva_optim\nA = torch.nn.Parameter(torch.eye(2))\n"
+    program += "deva_optim.Muon([{'params': [A], 'weight_decy': 0.1}])"
+    with pytest.warns(UserWarning, match="did you mean 'weight_decay'"):
+        exec(program, {})
+
+
 # Tensors without names ---------------------------------------------------------------------------
 
 
