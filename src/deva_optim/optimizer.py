@@ -53,7 +53,6 @@ class BaseOptimizer(Optimizer):
     ) -> None:
         defaults = group_defaults(method, options)
         self._rates = Rates(options)
-        self.telemetry_every = 100
         self._skips, self._records, self._steps = SkipLog(), Records(), 0
         self._told: set[str] = set()  # the unknown keys of groups that a warning has named
         self._read: tuple[list[Any], list[Reading]] = [], []
@@ -66,6 +65,15 @@ class BaseOptimizer(Optimizer):
     def skipped(self) -> int:
         """How many steps of single parameters were left out for a gradient that was not finite."""
         return self._skips.total
+
+    @property
+    def telemetry_every(self) -> int:
+        """How many steps lie between two that are recorded; 0 records none."""
+        return self._records.every
+
+    @telemetry_every.setter
+    def telemetry_every(self, every: int) -> None:
+        self._records.every = every  # shared with wrappers, which copy the attributes of others
 
     def telemetry(self) -> Telemetry:
         """What the last recorded step did to each matrix: name → quantity → value.
@@ -263,7 +271,7 @@ class BaseOptimizer(Optimizer):
 
     def _advance(self, batch: Batch, place: int) -> None:
         """Take the step of a batch, and record it if its turn has come, as it has in the first."""
-        every, steps = self.telemetry_every, self._steps
+        every, steps = self._records.every, self._steps
         if every and (steps == 0 or (steps - place) % every == 0):
             batch.record = {} if batch.items[0].reading.is_matrix else None
         advance_(batch)
@@ -359,7 +367,7 @@ class BaseOptimizer(Optimizer):
                 "an optimizer whose parameters are shared by several ranks cannot be copied or "
                 "pickled; make another one and load the state_dict of this one into it"
             )
-        own = ("_skips", "_records", "_steps", "_ranks", "_rates", "_told", "telemetry_every")
+        own = ("_skips", "_records", "_steps", "_ranks", "_rates", "_told")
         kept = {key: getattr(self, key) for key in own}
         return {**super().__getstate__(), **kept, "_read": ([], [])}
 
