@@ -123,6 +123,20 @@ def has_matrices(optimizer: torch.optim.Optimizer) -> bool:
     return do.METHODS[optimizer.defaults["method"]].vector is not None
 
 
+@every_class
+def test_tensors_may_be_added_later_to_the_optimizer_of_a_model(cls) -> None:
+    model, same = net(), net()
+    optimizer, other = cls(model.blocks, lr=0.01), cls(list(same.blocks.parameters()), lr=0.01)
+    late = {"params": [model.norm.weight], "role": "vector"}
+    optimizer.add_param_group(late)  # as Lightning's BaseFinetuning does
+    other.add_param_group({**late, "params": [same.norm.weight]})
+    group = optimizer.param_groups[-1]
+    assert group["param_names"] == [f"param_groups[{len(optimizer.param_groups) - 1}]['params'][0]"]
+    step(model, optimizer)
+    step(same, other)
+    assert torch.equal(model.norm.weight, same.norm.weight)
+
+
 # Keys of others ----------------------------------------------------------------------------------
 
 

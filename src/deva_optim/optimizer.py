@@ -175,15 +175,19 @@ class BaseOptimizer(Optimizer):
 
     def _add(self, group: dict[str, Any]) -> None:
         known = {id(p) for g in self.param_groups for p in g["params"]}
-        for i, member in enumerate(group["params"]):
-            default = place_name(len(self.param_groups), i)
-            name, param = member if isinstance(member, tuple) else (default, member)
+        places = [place_name(len(self.param_groups), i) for i in range(len(group["params"]))]
+        for place, member in zip(places, group["params"], strict=True):
+            name, param = member if isinstance(member, tuple) else (place, member)
             if not isinstance(param, Tensor):
                 continue  # torch has an error of its own for it
             check_parameter(param, name, group)
             if id(param) in known:
                 raise ValueError(f"{name} is given twice; every parameter belongs to one group")
             known.add(id(param))
+        named = any("param_names" in g for g in self.param_groups)
+        if named and not any(isinstance(member, tuple) for member in group["params"]):
+            # torch wants names for all groups or for none, and whoever gave a model gave no names.
+            group["params"] = list(zip(places, group["params"], strict=True))
         absent = self.defaults.keys() - group.keys()
         super().add_param_group(group)
         for key in absent:  # torch adds all defaults, also those that a group of vectors has not
