@@ -391,6 +391,20 @@ def test_kinds_of_parameters_have_rates_of_their_own_and_schedulers_multiply_all
             scheduler.step()
 
 
+@every_class
+def test_groups_of_a_model_have_names_of_their_own(cls) -> None:
+    """Loggers tell groups apart by them; Lightning's LearningRateMonitor refuses two alike."""
+    alike = {"embedding_lr": torch.tensor(0.1), "head_lr": torch.tensor(0.1)}
+    optimizer = cls(net(), **alike)
+    names = ["matrix", "vector, embedding", "vector, head", "vector, no decay"]
+    assert [group["name"] for group in optimizer.param_groups] == names
+    by_names = do.DeVA(net().named_parameters(), **alike)
+    for optimizer in (optimizer, by_names):
+        optimizer.add_param_group({"params": list(net().named_parameters())})
+        found = [group["name"] for group in optimizer.param_groups if "name" in group]
+        assert len(set(found)) == len(found)
+
+
 def test_a_rest_by_shape_has_its_rate() -> None:
     matrix, vector = nn.Parameter(torch.zeros(3, 4)), nn.Parameter(torch.zeros(4))
     optimizer = do.Muon([matrix, vector], lr=0.01, rest_lr=0.3)

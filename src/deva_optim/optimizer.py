@@ -17,7 +17,7 @@ from .core.batch import Batch, Item, batches, item
 from .core.gradients import SkipLog, check_gradient, screen
 from .core.linalg import compute_dtype, norms
 from .core.methods import METHODS, Method
-from .core.parameters import STRUCTURE, Reading, place_name, read
+from .core.parameters import STRUCTURE, Reading, place_name, read, unused_name
 from .core.state import FORMER_AVERAGE, check_loaded, copied, named_dtypes, on_host, true_dtypes
 from .core.step import advance_, decay_
 from .local import Local, local_tensor
@@ -167,6 +167,9 @@ class BaseOptimizer(Optimizer):
         try:
             for given in assigned(param_group, by_model=self.by_model, rates=self._rates):
                 group = checked_group(self.defaults, given)
+                if "name" in group and "name" not in param_group:  # loggers want one for each
+                    taken = {g.get("name") for g in self.param_groups}
+                    group["name"] = unused_name(group["name"], taken)
                 warn_of_unknown(group, self._told)
                 self._add(group)
         except Exception:
