@@ -125,6 +125,25 @@ def test_a_compiled_layer_keeps_its_name() -> None:
     assert found["_orig_mod.head._orig_mod.weight"] == VECTOR
 
 
+def test_a_last_layer_is_a_head_inside_wrappers_and_by_its_name_alone() -> None:
+    def compiled(module: nn.Module) -> nn.Module:
+        return torch.compile(module, backend="eager")
+
+    def roles(model: object) -> list[str]:
+        return [x["role"] for name, x in routes(model).items() if name.endswith("weight")]
+
+    plain = nn.ModuleDict({"body": nn.Linear(4, 4), "fc": nn.Linear(4, 3)})
+    in_parts = nn.ModuleDict({name: compiled(module) for name, module in plain.items()})
+    chain = nn.Sequential(compiled(nn.Linear(4, 4)), compiled(nn.Linear(4, 3)))
+    for model in (plain, compiled(plain), nn.DataParallel(plain), in_parts, chain):
+        assert roles(model) == ["matrix", "vector"]
+        if model is not chain:
+            assert roles(list(model.named_parameters())) == ["matrix", "vector"]
+    assert roles([("fc.0.weight", torch.ones(4, 4)), ("b.fc.weight", torch.ones(4, 4))]) == [
+        *("matrix", "matrix")  # the hidden layer of a network and of a block
+    ]
+
+
 @pytest.mark.parametrize(
     "made_of",
     [parametrizations.weight_norm, parametrizations.spectral_norm, spectral_norm],

@@ -282,9 +282,19 @@ def _outside_blocks(
     yield path, module, container
     if is_layer(module) and _weight(module) is not None:
         return
-    classes = Counter(type(child) for child in module.children())
-    for name, child in module.named_children():
+    children = {name: _unwrapped(child) for name, child in module.named_children()}
+    classes = Counter(map(type, children.values()))
+    for name, child in children.items():
         in_sequence = isinstance(module, nn.Sequential) and classes[type(child)] > 1
         repeated = not is_layer(child) and (in_sequence or isinstance(module, nn.ModuleList))
         if not repeated:
             yield from _outside_blocks(child, f"{path}.{name}", module)
+
+
+def _unwrapped(module: nn.Module) -> nn.Module:
+    """What is inside of wrappers that have nothing but the module that they wrap."""
+    children = dict(module.named_children())
+    while len(children) == 1 and not WRAPPERS.isdisjoint(children):
+        (module,) = children.values()
+        children = dict(module.named_children())
+    return module
