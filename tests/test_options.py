@@ -153,6 +153,13 @@ def test_sequences_of_any_class_are_kept_as_tuples():
     assert do.Muon([weight()], ns_coefficients=UserList([2.0, -1.5, 0.5]))
 
 
+def test_a_program_without_a_name_is_warned_like_any_other():
+    program = "import torch, deva_optim\nA = torch.nn.Parameter(torch.eye(2))\n"
+    program += "deva_optim.Muon([{'params': [A], 'weight_decy': 0.1}])"
+    with pytest.warns(UserWarning, match="did you mean 'weight_decay'"):
+        exec(program, {})
+
+
 def test_a_bad_group_leaves_the_optimizer_as_it_was(monkeypatch: pytest.MonkeyPatch):
     optimizer = do.DeVASinf([weight()])
     for bad in (

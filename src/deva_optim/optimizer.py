@@ -168,7 +168,7 @@ class BaseOptimizer(Optimizer):
             for given in assigned(param_group, by_model=self.by_model, rates=self._rates):
                 group = checked_group(self.defaults, given)
                 if "name" in group and "name" not in param_group:  # loggers want one for each
-                    taken = {g.get("name") for g in self.param_groups}
+                    taken = {g["name"] for g in self.param_groups if "name" in g}
                     group["name"] = unused_name(group["name"], taken)
                 warn_of_unknown(group, self._told)
                 self._add(group)
