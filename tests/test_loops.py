@@ -1,6 +1,7 @@
 """Groups as other people's training loops hand them over, and what a loop does with ours."""
 
 import io
+import re
 import warnings
 
 import pytest
@@ -121,6 +122,17 @@ def test_every_optimizer_takes_a_model_with_the_same_routing(cls) -> None:
 
 def has_matrices(optimizer: torch.optim.Optimizer) -> bool:
     return do.METHODS[optimizer.defaults["method"]].vector is not None
+
+
+@every_class
+def test_tensors_may_be_added_later_to_the_optimizer_of_a_model(cls) -> None:
+    model, same = net(), net()
+    optimizer, other = cls(model.blocks, lr=0.01), cls(list(same.blocks.parameters()), lr=0.01)
+    for late, first in ((optimizer, model), (other, same)):
+        late.add_param_group({"params": [first.norm.weight]})  # as Lightning's BaseFinetuning does
+        step(first, late)
+    assert re.fullmatch(r"param_groups.*\[0\]", *optimizer.param_groups[-1]["param_names"])
+    assert torch.equal(model.norm.weight, same.norm.weight)
 
 
 # Keys of others ----------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ What the constructors refuse is in `optimizers/descriptions.py`, and tested by `
 import doctest
 import inspect
 import re
+from collections import UserList
 from unittest.mock import Mock
 
 import pytest
@@ -136,6 +137,27 @@ def test_columns_of_a_convolution_cannot_be_split():
 def test_a_vector_cannot_be_told_to_be_a_matrix():
     with pytest.raises(ValueError, match=r"b of shape \(4,\) cannot have the role 'matrix'"):
         do.Muon([{"params": [("b", weight(4))], "role": "matrix"}])
+
+
+def test_sequences_of_any_class_are_kept_as_tuples():
+    # Hydra, for one, hands the lists of a file over as OmegaConf's ListConfig.
+    fused = nn.Sequential(nn.Linear(4, 12), nn.Linear(12, 4), nn.Linear(4, 2))
+    groups = do.param_groups(
+        fused, split={"0": UserList([4, 8])}, overrides=[("1", {"split": UserList([2, 2])})]
+    )
+    optimizer = do.DeVA(groups, betas=UserList([0.5, 0.75]), rest_betas=UserList([0.25, 0.5]))
+    first, second, *vectors = optimizer.param_groups
+    assert (first["split"], second["split"]) == ((4, 8), (2, 2))
+    assert first["betas"] == (0.5, 0.75)
+    assert {group["betas"] for group in vectors} == {(0.25, 0.5)}
+    assert do.Muon([weight()], ns_coefficients=UserList([2.0, -1.5, 0.5]))
+
+
+def test_a_program_without_a_name_is_warned_like_any_other():
+    program = "import torch, deva_optim\nA = torch.nn.Parameter(torch.eye(2))\n"
+    program += "deva_optim.Muon([{'params': [A], 'weight_decy': 0.1}])"
+    with pytest.warns(UserWarning, match="did you mean 'weight_decay'"):
+        exec(program, {})
 
 
 def test_a_bad_group_leaves_the_optimizer_as_it_was(monkeypatch: pytest.MonkeyPatch):

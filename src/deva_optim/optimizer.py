@@ -17,7 +17,7 @@ from .core.batch import Batch, Item, batches, item
 from .core.gradients import SkipLog, check_gradient, screen
 from .core.linalg import compute_dtype, norms
 from .core.methods import METHODS, Method
-from .core.parameters import STRUCTURE, Reading, place_name, read
+from .core.parameters import STRUCTURE, Reading, place_name, read, unused_name
 from .core.state import FORMER_AVERAGE, check_loaded, copied, named_dtypes, on_host, true_dtypes
 from .core.step import advance_, decay_
 from .local import Local, local_tensor
@@ -53,7 +53,6 @@ class BaseOptimizer(Optimizer):
     ) -> None:
         defaults = group_defaults(method, options)
         self._rates = Rates(options)
-        self.telemetry_every = 100
         self._skips, self._records, self._steps = SkipLog(), Records(), 0
         self._told: set[str] = set()  # the unknown keys of groups that a warning has named
         self._read: tuple[list[Any], list[Reading]] = [], []
@@ -66,6 +65,15 @@ class BaseOptimizer(Optimizer):
     def skipped(self) -> int:
         """How many steps of single parameters were left out for a gradient that was not finite."""
         return self._skips.total
+
+    @property
+    def telemetry_every(self) -> int:
+        """How many steps lie between two that are recorded; 0 records none."""
+        return self._records.every
+
+    @telemetry_every.setter
+    def telemetry_every(self, every: int) -> None:
+        self._records.every = every  # shared with wrappers, which copy the attributes of others
 
     def telemetry(self) -> Telemetry:
         """What the last recorded step did to each matrix: name → quantity → value.
@@ -159,6 +167,9 @@ class BaseOptimizer(Optimizer):
         try:
             for given in assigned(param_group, by_model=self.by_model, rates=self._rates):
                 group = checked_group(self.defaults, given)
+                if "name" in group and "name" not in param_group:  # loggers want one for each
+                    taken = {g["name"] for g in self.param_groups if "name" in g}
+                    group["name"] = unused_name(group["name"], taken)
                 warn_of_unknown(group, self._told)
                 self._add(group)
         except Exception:
@@ -167,15 +178,19 @@ class BaseOptimizer(Optimizer):
 
     def _add(self, group: dict[str, Any]) -> None:
         known = {id(p) for g in self.param_groups for p in g["params"]}
-        for i, member in enumerate(group["params"]):
-            default = place_name(len(self.param_groups), i)
-            name, param = member if isinstance(member, tuple) else (default, member)
+        places = [place_name(len(self.param_groups), i) for i in range(len(group["params"]))]
+        for place, member in zip(places, group["params"], strict=True):
+            name, param = member if isinstance(member, tuple) else (place, member)
             if not isinstance(param, Tensor):
                 continue  # torch has an error of its own for it
             check_parameter(param, name, group)
             if id(param) in known:
                 raise ValueError(f"{name} is given twice; every parameter belongs to one group")
             known.add(id(param))
+        named = any("param_names" in g for g in self.param_groups)
+        if named and not any(isinstance(member, tuple) for member in group["params"]):
+            # torch wants names for all groups or for none, and whoever gave a model gave no names.
+            group["params"] = list(zip(places, group["params"], strict=True))
         absent = self.defaults.keys() - group.keys()
         super().add_param_group(group)
         for key in absent:  # torch adds all defaults, also those that a group of vectors has not
@@ -263,7 +278,7 @@ class BaseOptimizer(Optimizer):
 
     def _advance(self, batch: Batch, place: int) -> None:
         """Take the step of a batch, and record it if its turn has come, as it has in the first."""
-        every, steps = self.telemetry_every, self._steps
+        every, steps = self._records.every, self._steps
         if every and (steps == 0 or (steps - place) % every == 0):
             batch.record = {} if batch.items[0].reading.is_matrix else None
         advance_(batch)
@@ -359,7 +374,7 @@ class BaseOptimizer(Optimizer):
                 "an optimizer whose parameters are shared by several ranks cannot be copied or "
                 "pickled; make another one and load the state_dict of this one into it"
             )
-        own = ("_skips", "_records", "_steps", "_ranks", "_rates", "_told", "telemetry_every")
+        own = ("_skips", "_records", "_steps", "_ranks", "_rates", "_told")
         kept = {key: getattr(self, key) for key in own}
         return {**super().__getstate__(), **kept, "_read": ([], [])}
 

@@ -11,7 +11,7 @@ import inspect
 import math
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
@@ -309,11 +309,11 @@ def checked_group(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict
     group = {**defaults, **given}
     for name in OPTIONS:
         if name in group and name != "params":
-            group[name] = _plain(group[name])
+            group[name] = plain(group[name])
             OPTIONS[name].check(name, group[name])
     _settle_betas(group, defaults, given)
     if "lr_scale" in group:  # of a layer, in fine-tuning
-        _amount("lr_scale", scale := _plain(group.pop("lr_scale")))
+        _amount("lr_scale", scale := plain(group.pop("lr_scale")))
         if isinstance(group["lr"], Tensor):  # which may be changed in place
             group["lr_factor"] = scale
         else:
@@ -326,13 +326,16 @@ def check_options(group: Mapping[str, Any], names: Iterable[str]) -> None:
     """Raise an error if some options of a group, written into it later, make no sense."""
     for name in names:
         if name in OPTIONS:
-            OPTIONS[name].check(name, _plain(group[name]))
+            OPTIONS[name].check(name, plain(group[name]))
 
 
-def _plain(value: Any) -> Any:
-    """Lists as tuples, and numbers of NumPy as Python's, which `torch.load` reads by default."""
-    if isinstance(value, list | tuple):
-        return tuple(map(_plain, value))
+def plain(value: Any) -> Any:
+    """Sequences as tuples and numbers as Python's, which `torch.load` reads by default.
+
+    Those of NumPy, of OmegaConf and others have classes of their own.
+    """
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return tuple(map(plain, value))
     if isinstance(value, bool) or not isinstance(value, Real):
         return value
     return int(value) if isinstance(value, Integral) else float(value)

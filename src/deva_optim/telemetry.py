@@ -48,7 +48,13 @@ def check_every(every: int) -> None:
 
 
 class Records:
-    """The numbers of the last recorded step of each matrix, on the device until they are read."""
+    """The numbers of the last recorded step of each matrix, on the device until they are read.
+
+    Attributes:
+        every: How many steps lie between two that are recorded.
+    """
+
+    every: int = 100
 
     def __init__(self) -> None:
         self._found: dict[str, dict[int, tuple[tuple[str, ...], Tensor]]] = {}

@@ -13,11 +13,14 @@ import deva_optim
 from deva_optim.telemetry import scalars
 
 lightning = pytest.importorskip("lightning")
+from lightning.fabric import Fabric  # noqa: E402
 from lightning.pytorch.callbacks import ModelCheckpoint  # noqa: E402
 from lightning.pytorch.cli import LightningCLI, OptimizerCallable  # noqa: E402
+from lightning.pytorch.core.optimizer import LightningOptimizer  # noqa: E402
 from lightning.pytorch.loggers.logger import Logger  # noqa: E402
 from lightning.pytorch.utilities.exceptions import MisconfigurationException  # noqa: E402
 
+from deva_optim.integrations.accelerate import unwrap  # noqa: E402
 from deva_optim.integrations.lightning import CLI, TelemetryCallback  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # what Lightning warns about is Lightning's
@@ -127,6 +130,17 @@ def test_telemetry_is_logged_whatever_the_trainer_logs(tmp_path: Path) -> None:
     assert last == scalars(optimizer.telemetry())
     assert last["update_ratio/middle.weight"] > 0
     assert last != memory.entries[0][1]
+
+
+def test_what_is_set_on_a_wrapper_is_set_on_the_optimizer() -> None:
+    net = Net()
+    ours = deva_optim.DeVA(net, lr=1e-2)
+    _, by_fabric = Fabric(accelerator="cpu", devices=1).setup(net, ours)
+    for every, wrapper in enumerate((LightningOptimizer(ours), by_fabric), 5):
+        assert isinstance(wrapper, deva_optim.DeVA)  # as Lightning makes the class
+        wrapper.telemetry_every = every
+        assert ours.telemetry_every == every
+        assert unwrap(wrapper) is ours
 
 
 def test_accumulated_batches_are_one_step(tmp_path: Path) -> None:

@@ -1,12 +1,15 @@
 """Groups by names and shapes, what is refused, how they are described, and any model at all."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
+from torch.optim import Optimizer
 
-from deva_optim import DeVA, describe, param_groups
+from deva_optim import DeVA, Muon, describe, param_groups
 from deva_optim.core.matrices import parts
 
 from .architectures import (
@@ -232,3 +235,22 @@ def test_the_matrices_of_any_model_hold_all_of_its_elements(model: nn.Module) ->
                 tuple(param.shape), group["layout"], group.get("split"), group.get("split_dim", -2)
             )
             assert sum(torch.Size(part.shape).numel() for part in found) == param.numel()
+
+
+@pytest.mark.parametrize("cls", [DeVA, Muon])
+def test_the_groups_of_an_optimizer_have_names_of_their_own(cls: Callable[..., Optimizer]) -> None:
+    """Loggers tell groups apart by them; Lightning's LearningRateMonitor refuses two alike."""
+
+    def net() -> nn.Module:
+        layers = {"embed": nn.Embedding(9, 4), "body": nn.Linear(4, 4), "head": nn.Linear(4, 9)}
+        return nn.ModuleDict(layers)
+
+    alike = {"embedding_lr": torch.tensor(0.1), "head_lr": torch.tensor(0.1)}
+    by_model = cls(net(), **alike)
+    names = ["matrix", "vector, embedding", "vector, head", "vector, no decay"]
+    assert [group["name"] for group in by_model.param_groups] == names
+    by_names = DeVA(net().named_parameters(), **alike)
+    for optimizer in (by_model, by_names):
+        optimizer.add_param_group({"params": list(net().named_parameters())})
+        found = [group["name"] for group in optimizer.param_groups if "name" in group]
+        assert len(set(found)) == len(found)

@@ -1,6 +1,6 @@
 """Which layers are heads, and what a parameter is called inside wrappers."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.nn.utils import parametrizations, spectral_norm
 
 import deva_optim as do
 
@@ -122,6 +123,41 @@ def test_a_compiled_layer_keeps_its_name() -> None:
     found = routes(torch.compile(model, backend="eager"))
     assert found["_orig_mod.blocks.0.qkv._orig_mod.weight"] == cut(3)
     assert found["_orig_mod.head._orig_mod.weight"] == VECTOR
+
+
+def test_a_last_layer_is_a_head_inside_wrappers_and_by_its_name_alone() -> None:
+    def compiled(module: nn.Module) -> nn.Module:
+        return torch.compile(module, backend="eager")
+
+    def roles(model: object) -> list[str]:
+        return [x["role"] for name, x in routes(model).items() if name.endswith("weight")]
+
+    plain = nn.ModuleDict({"body": nn.Linear(4, 4), "fc": nn.Linear(4, 3)})
+    in_parts = nn.ModuleDict({name: compiled(module) for name, module in plain.items()})
+    chain = nn.Sequential(compiled(nn.Linear(4, 4)), compiled(nn.Linear(4, 3)))
+    for model in (plain, compiled(plain), nn.DataParallel(plain), in_parts, chain):
+        assert roles(model) == ["matrix", "vector"]
+        if model is not chain:
+            assert roles(list(model.named_parameters())) == ["matrix", "vector"]
+    assert roles([("fc.0.weight", torch.ones(4, 4)), ("b.fc.weight", torch.ones(4, 4))]) == [
+        *("matrix", "matrix")  # the hidden layer of a network and of a block
+    ]
+
+
+@pytest.mark.parametrize(
+    "made_of",
+    [parametrizations.weight_norm, parametrizations.spectral_norm, spectral_norm],
+    ids=["weight_norm", "spectral_norm", "the former spectral_norm"],
+)
+def test_an_embedding_whose_weight_is_computed_is_one(made_of: Callable[..., nn.Module]) -> None:
+    layers = nn.Embedding(9, 6), nn.Linear(6, 6), nn.Linear(6, 3)
+    model = nn.Sequential(*map(made_of, layers))
+    before = [x.clone() for x in model.buffers()]
+    found = {name: route["role"] for name, route in routes(model).items() if "bias" not in name}
+    assert {name for name, role in found.items() if role == "matrix"} == {
+        name for name, p in model.named_parameters() if p.shape == (6, 6)
+    }
+    assert all(map(torch.equal, before, model.buffers()))  # a spectral norm is not moved
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import warnings
 def warn_caller(text: str, category: type[Warning] = UserWarning) -> None:
     """Warn in the line that has called into this package or, through it, into torch."""
     frame, level = sys._getframe(1), 2
-    while frame.f_back and frame.f_globals["__name__"].startswith(("deva_optim.", "torch.")):
+    inside = ("deva_optim.", "torch.")
+    while frame.f_back and str(frame.f_globals.get("__name__")).startswith(inside):
         frame, level = frame.f_back, level + 1
     warnings.warn(text, category, stacklevel=level)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any, Final
 
 import torch
@@ -64,6 +64,15 @@ def place_name(group: int, number: int) -> str:
     return f"param_groups[{group}]['params'][{number}]"
 
 
+def unused_name(name: str, taken: Container[str]) -> str:
+    """The name, or the first of `name (2)`, `name (3)` and so on that is not taken."""
+    found, number = name, 1
+    while found in taken:
+        number += 1
+        found = f"{name} ({number})"
+    return found
+
+
 def read(groups: list[dict[str, Any]], methods: Mapping[str, Method] = METHODS) -> list[Reading]:
     """The parameters of the groups, in their order, each under a name of its own.
 
@@ -74,11 +83,7 @@ def read(groups: list[dict[str, Any]], methods: Mapping[str, Method] = METHODS) 
     for i, group in enumerate(groups):
         names = group.get("param_names") or ()
         for j, p in enumerate(group["params"]):
-            name = given = names[j] if j < len(names) else place_name(i, j)
-            number = 1
-            while name in taken:
-                number += 1
-                name = f"{given} ({number})"
+            name = unused_name(names[j] if j < len(names) else place_name(i, j), taken)
             taken.add(name)
             found.append(Reading(len(found), group, p, name, methods))
     return found

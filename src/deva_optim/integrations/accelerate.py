@@ -21,13 +21,13 @@ def unwrap(optimizer: Optimizer) -> BaseOptimizer:
     True
     """
     inner: Any = optimizer
-    while not isinstance(inner, BaseOptimizer):
-        if not hasattr(inner, "optimizer"):
-            raise TypeError(
-                "optimizer must be one of deva_optim, or a wrapper around one, "
-                f"got a {type(optimizer).__name__}"
-            )
+    while hasattr(inner, "optimizer"):  # Lightning's wrappers are of the class of what they wrap
         inner = inner.optimizer
+    if not isinstance(inner, BaseOptimizer):
+        raise TypeError(
+            "optimizer must be one of deva_optim, or a wrapper around one, "
+            f"got a {type(optimizer).__name__}"
+        )
     return inner
 
 

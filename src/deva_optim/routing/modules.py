@@ -190,13 +190,26 @@ def is_transposed_linear(module: nn.Module | None) -> bool:
     return "Conv1D" in class_names(module) and hasattr(module, "nf")
 
 
+def _weight(module: nn.Module) -> Any:
+    """The weight of a module, or None; of a parametrized one the tensor that it is computed from.
+
+    To ask for the weight itself would compute it, and change the vectors of a spectral norm.
+    """
+    computed = getattr(module, "parametrizations", {})
+    if "weight" in computed:
+        return max(computed["weight"].parameters(), key=Tensor.numel, default=None)
+    # The former weight norm and spectral norm keep it under these names.
+    kept = (getattr(module, name, None) for name in ("weight_orig", "weight_v", "weight"))
+    return next((weight for weight in kept if weight is not None), None)
+
+
 def _embedding_tables(model: nn.Module) -> dict[str, Tensor]:
     """The weights of the modules that are embeddings or look like them, by the module's name."""
     tables = {}
     for name, module in model.named_modules():
         named = re.search("Embeddings?(Bag)?$", type(module).__name__)
         is_embedding = named or hasattr(module, "num_embeddings")
-        weight = getattr(module, "weight", None)
+        weight = _weight(module) if is_embedding else None
         if is_embedding and isinstance(weight, Tensor) and weight.ndim == 2:
             tables[name] = weight
     return tables
@@ -248,11 +261,11 @@ def _last_layers(head: nn.Module) -> list[nn.Module]:
     layers = [
         module
         for path, module, _ in _outside_blocks(head)
-        if is_layer(module) and hasattr(module, "weight") and ".lora_" not in path
+        if is_layer(module) and _weight(module) is not None and ".lora_" not in path
     ]
     if not layers:  # the head is a class of its own, unless it only contains other modules
         return [] if any(True for _ in head.children()) else [head]
-    weight: Any = layers[-1].weight
+    weight = _weight(layers[-1])
     # A layer inside a head that keeps the width, as in ModernBERT, does not compute the output.
     keeps_width = layers[-1] is not head and weight.shape[0] == weight.shape[1]
     return [] if keeps_width else layers[-1:]
@@ -267,11 +280,21 @@ def _outside_blocks(
     is left out, too.
     """
     yield path, module, container
-    if is_layer(module) and hasattr(module, "weight"):
+    if is_layer(module) and _weight(module) is not None:
         return
-    classes = Counter(type(child) for child in module.children())
-    for name, child in module.named_children():
+    children = {name: _unwrapped(child) for name, child in module.named_children()}
+    classes = Counter(map(type, children.values()))
+    for name, child in children.items():
         in_sequence = isinstance(module, nn.Sequential) and classes[type(child)] > 1
         repeated = not is_layer(child) and (in_sequence or isinstance(module, nn.ModuleList))
         if not repeated:
             yield from _outside_blocks(child, f"{path}.{name}", module)
+
+
+def _unwrapped(module: nn.Module) -> nn.Module:
+    """What is inside of wrappers that have nothing but the module that they wrap."""
+    children = dict(module.named_children())
+    while len(children) == 1 and not WRAPPERS.isdisjoint(children):
+        (module,) = children.values()
+        children = dict(module.named_children())
+    return module

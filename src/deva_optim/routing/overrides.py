@@ -13,7 +13,7 @@ from typing import Any, get_args
 from torch import nn
 
 from ..core.matrices import Layout, Split
-from ..options import check_choice, nearest
+from ..options import check_choice, nearest, plain
 from .modules import ModelParameter, without_numbers
 
 Matcher = str | re.Pattern[str] | type[nn.Module]
@@ -33,7 +33,7 @@ def match_overrides(
 ) -> dict[ModelParameter, dict[str, Any]]:
     """The group options of the parameters for which the user sets any."""
     for pair in overrides:
-        if not isinstance(pair, tuple | list) or len(pair) != 2:
+        if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
             raise TypeError(f"overrides must be pairs (matcher, setting), got {pair!r}")
     pairs = [(matcher, _checked_setting(setting)) for matcher, setting in overrides]
     return _first_matches("overrides", pairs, params, params)
@@ -43,14 +43,14 @@ def match_splits(
     splits: Mapping[str, Any], params: list[ModelParameter], matrices: list[ModelParameter]
 ) -> dict[ModelParameter, Split]:
     """The splits of the matrices for which the user sets one; other parameters are passed over."""
-    for pattern, parts in splits.items():
-        sizes = parts if isinstance(parts, (tuple, list)) else [parts]
+    pairs = [(pattern, plain(parts)) for pattern, parts in splits.items()]
+    for pattern, parts in pairs:
+        sizes = parts if isinstance(parts, tuple) else (parts,)
         if not sizes or not all(type(size) is int and size > 0 for size in sizes):
             raise ValueError(
                 f"split[{pattern!r}] must be a number of equal parts or a tuple of sizes, all at "
                 f"least 1, got {parts!r}"
             )
-    pairs = [(key, tuple(x) if isinstance(x, list) else x) for key, x in splits.items()]
     return _first_matches("split", pairs, params, matrices)
 
 
@@ -66,7 +66,7 @@ def _checked_setting(setting: Setting) -> dict[str, Any]:
         raise ValueError("overrides: a setting cannot set 'params'; its matcher selects them")
     check_choice("overrides: role", setting.get("role", "auto"), ("auto", "matrix", "vector"))
     check_choice("overrides: layout", setting.get("layout", "auto"), get_args(Layout))
-    return dict(setting)
+    return {key: plain(x) for key, x in setting.items()}
 
 
 def _first_matches(

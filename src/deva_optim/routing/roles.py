@@ -146,7 +146,11 @@ def _by_rate(group: Mapping[str, Any], rates: Rates) -> list[dict[str, Any]]:
         if role == "auto":
             role = "matrix" if _is_matrix(tensor_of(member), group) else "vector"
         kinds.setdefault(_kind(role, getattr(member, "reason", "")), []).append(member)
-    return [{**rates.of(kind), **group, "params": some} for kind, some in kinds.items()]
+    cut = [{**rates.of(kind), **group, "params": some} for kind, some in kinds.items()]
+    if "name" in group and len(cut) > 1:
+        for kind, one in zip(kinds, cut, strict=True):
+            one["name"] += f", {kind}" if kind in ("embedding", "head") else ""
+    return cut
 
 
 def _is_matrix(p: Any, group: Mapping[str, Any]) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..core.matrices import matrices
 from .layouts import conv_groups, is_conv_weight, layout_options
-from .modules import HEAD_NAME, ModelParameter, is_layer
+from .modules import HEAD_NAME, WRAPPERS, ModelParameter, is_layer
 
 # Own names of weights, and of parameters that are not weights. No "pos" may match "post_".
 WEIGHT = r"weight|proj|kernel|expert|lora_|^[wv]\d?$"
@@ -71,8 +71,9 @@ def _is_head(p: ModelParameter) -> bool:
         return False
     if p.module is not None:
         return p.is_head
-    layers = [part for part in p.names[0].split(".")[:-1] if not part.isdigit()]
-    return bool(layers and HEAD_NAME.search(layers[-1])) or p.names[0] == "fc.weight"
+    path = [part for part in p.names[0].split(".")[:-1] if part not in WRAPPERS]
+    layers = [part for part in path if not part.isdigit()]
+    return path == ["fc"] or bool(layers and HEAD_NAME.search(layers[-1]))
 
 
 def _has_shape_of_vocabulary(p: ModelParameter) -> bool:
