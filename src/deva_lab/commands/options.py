@@ -12,8 +12,6 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ..errors import UsageError, check_least, require
 from ..files import read_record, write_record
 from ..launchers import carry_out, check_jobs, jobs_for
@@ -21,7 +19,7 @@ from ..launchers.driver import Cluster
 from ..loggers import check_loggers, names_of, prepare_loggers
 from ..render.display import Display
 from ..run.entrants import Entrant, entrants
-from ..run.environment import default_device
+from ..run.environment import device_of
 from ..run.plan import Request, common
 from ..run.progress import Result
 from ..run.runner import Orders, Stopping
@@ -159,18 +157,6 @@ def seeds_of(text: str) -> tuple[int, ...]:
     if not numbers or min(numbers) < (0 if listed else 1):
         raise UsageError(f"--seeds is a number of seeds or a list such as 0,1,2, got {text!r}")
     return tuple(dict.fromkeys(numbers)) if listed else tuple(range(numbers[0]))
-
-
-def device_of(text: str | None, *, elsewhere: bool = False) -> str:
-    """The device to train on: the one given, else the accelerator, else the CPU."""
-    if text is None:
-        return default_device()
-    try:
-        torch.device(text) if elsewhere else torch.zeros(1, device=text)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0]
-        raise UsageError(f"--device {text} cannot be used here: {reason}") from error
-    return text
 
 
 def command_line(words: Sequence[str], program: str = "deva") -> str:
