@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError, check_least, require
-from ..files import read_record, write_record
+from ..files import read_record, typed, write_record
 from ..launchers import carry_out, check_jobs, jobs_for
 from ..launchers.driver import Cluster
 from ..loggers import check_loggers, names_of, prepare_loggers
@@ -72,7 +72,7 @@ def output_folder(options: argparse.Namespace, kind: str) -> Path:
     if options.resume is None:
         folder = Path(options.out or Path("runs") / time.strftime(f"{kind}-%Y%m%d-%H%M%S"))
         if (folder / OPTIONS).exists():
-            raise UsageError(f"{folder} has results: --resume {folder} goes on with them")
+            raise UsageError(f"{folder} has results: --resume {typed(folder)} goes on with them")
         return folder
     if options.out is not None:
         raise UsageError("--out and --resume exclude each other: --resume DIR goes on in DIR")
@@ -111,7 +111,7 @@ def options_in(folder: Path) -> dict[str, Any]:
     if given is None:
         raise UsageError(
             f"{folder / OPTIONS} is damaged: remove it and give the whole command again with "
-            f"--out {folder}, which goes on with the runs that are there"
+            f"--out {typed(folder)}, which goes on with the runs that are there"
         )
     return given
 
