@@ -208,6 +208,7 @@ def test_the_rest_is_what_the_optimizer_gives_it_to(name, rest, capsys):
 
 
 def test_options_have_type_default_and_meaning(capsys):
+    assert deva("methods", "AdamW") == 0  # as --optimizers takes it
     assert deva("methods", "shampoo-ungrafted") == 0
     text = " ".join(capsys.readouterr().out.split())
     for option in (

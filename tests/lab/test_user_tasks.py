@@ -255,6 +255,14 @@ def test_batches_are_moved_whatever_holds_them():
     assert moved["more"][0][1] == "name"
 
 
+def test_an_optimizer_with_many_settings_has_a_name_that_files_can_have(tmp_path):
+    run = settings_of(written(tmp_path))
+    names = {run.changed(optimizer=f"deva:{'betas=0.9,' * 30}{i}").id for i in range(2)}
+    assert len(names) == 2
+    for name in names:
+        (tmp_path / f"{name}.jsonl").touch()
+
+
 # --- What is wrong is said at once ---------------------------------------------------------------
 
 
