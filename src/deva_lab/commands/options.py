@@ -12,6 +12,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from ..config import EXCLUSIVE
 from ..errors import UsageError, check_least, require
 from ..files import read_record, typed, write_record
 from ..launchers import carry_out, check_jobs, jobs_for
@@ -95,7 +96,7 @@ def given_options(options: argparse.Namespace, defaults: dict[str, Any]) -> dict
     before = options_in(options.resume)
     if missing := [name for name in defaults if name not in before]:
         raise UsageError(f"--resume {options.resume}: its {OPTIONS} has no {missing[0]}")
-    for one, other in (("steps", "tokens"), ("tokens", "steps")):
+    for one, other in EXCLUSIVE.items():
         if one in given:
             before.pop(other, None)
     return {**before, **given}
