@@ -6,7 +6,6 @@ import multiprocessing
 import shutil
 import tempfile
 from collections.abc import Iterable
-from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -88,16 +87,15 @@ def compare(
             "side by side import the script, or give jobs=1"
         )
     device = device_of(device)
-    if isinstance(lr, str):
-        lr = lr.split(",")
-    rates = [lr] if isinstance(lr, Real) else lr
+    lr = lr.split(",") if isinstance(lr, str) else lr
+    rates = lr if isinstance(lr, Iterable) else [lr]
     shown = display() if progress else Display()
     with seeded(0, device):  # and what the caller draws at random goes on afterwards
         request = Request(
             optimizers=tuple(entrants(optimizers)),
             task=str(task) if isinstance(task, str | Path) else of_object(task),
             rates=tuple(map(str, rates)),
-            seeds=tuple(range(seeds) if isinstance(seeds, Integral) else seeds),
+            seeds=tuple(seeds if isinstance(seeds, Iterable) else range(seeds)),
             steps=steps,
             batch=batch,
             size=size,

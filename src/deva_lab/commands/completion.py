@@ -28,8 +28,8 @@ WIDTH: Final = 70  # of what a candidate is
 IMAGES: Final = ("digits", "cifar10", "imagenet-1k", "cifar10-small", "tiny-imagenet")
 STAGES: Final = ("all", "tune", "freeze", "final", "confirm", "robustness", "page", "recipe")
 _RACE, _PAPER = (
-    json.loads(files("deva_lab").joinpath(*place).read_text("utf-8"))
-    for place in (("race", "race.json"), ("reproduce", "paper.json"))
+    json.loads(files(f"deva_lab.{package}").joinpath(name).read_text("utf-8"))
+    for package, name in (("race", "race.json"), ("reproduce", "paper.json"))
 )
 PLACES, COURSES, EXPERIMENTS = map(tuple, (_RACE["places"], _RACE["courses"], _PAPER))
 

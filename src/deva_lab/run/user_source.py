@@ -147,7 +147,7 @@ def load(place: str) -> Any:
         raise
     except (Exception, SystemExit) as error:
         told = traceback.TracebackException.from_exception(error)
-        told.__notes__ = None  # would be the last lines
+        vars(told)["__notes__"] = None  # would be the last lines
         said = list(told.format_exception_only())[-1].strip()
         frames = traceback.extract_tb(error.__traceback__)
         lines = [x.lineno for x in frames if in_file and x.filename == in_file[1]]
