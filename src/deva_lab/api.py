@@ -14,7 +14,7 @@ from .launchers import carry_out, check_jobs, ended
 from .render.display import Display, display
 from .render.pages import Comparison
 from .run.entrants import entrants
-from .run.environment import default_device, seeded
+from .run.environment import device_of, seeded
 from .run.plan import Request, as_begun, check_baseline, plan
 from .run.runner import Orders, Stopping
 from .run.settings import DType
@@ -86,15 +86,16 @@ def compare(
             'put the call of compare under `if __name__ == "__main__":`, as processes that train '
             "side by side import the script, or give jobs=1"
         )
-    device = device or default_device()
-    rates = [lr] if isinstance(lr, int | float | str) else lr
+    device = device_of(device)
+    lr = lr.split(",") if isinstance(lr, str) else lr
+    rates = lr if isinstance(lr, Iterable) else [lr]
     shown = display() if progress else Display()
     with seeded(0, device):  # and what the caller draws at random goes on afterwards
         request = Request(
             optimizers=tuple(entrants(optimizers)),
             task=str(task) if isinstance(task, str | Path) else of_object(task),
             rates=tuple(map(str, rates)),
-            seeds=tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds),
+            seeds=tuple(seeds if isinstance(seeds, Iterable) else range(seeds)),
             steps=steps,
             batch=batch,
             size=size,
@@ -120,7 +121,7 @@ def compare(
                     "give the path of a file, or leave jobs out"
                 )
             jobs = 1
-        folder = Path(tempfile.mkdtemp(prefix="deva-") if out is None else out)
+        folder = Path(tempfile.mkdtemp(prefix="deva-") if out is None else out).expanduser()
         runs, orders = as_begun(runs, folder, shown.say), Orders(folder, COMMAND)
         with Stopping() as stopping:
             failed = carry_out(runs, orders, jobs=jobs, shown=shown, stopping=stopping)

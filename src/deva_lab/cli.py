@@ -54,6 +54,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of the output has left, as `head` does
         sys.stderr.close()
         return 1
+    except OSError as error:
+        if error.filename is None:
+            raise
+        print(f"deva: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 1
 
 
 def parser(

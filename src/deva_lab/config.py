@@ -103,7 +103,7 @@ def _read(path: Path, command: str, known: Mapping[str, Action]) -> dict[str, An
         UsageError: If it is damaged, or has something that the command does not know.
     """
     try:
-        record = json.loads(path.read_text("utf-8"))
+        record = json.loads(path.read_text("utf-8-sig"))  # of Windows, often with a mark
     except OSError as error:
         raise UsageError(f"--config {path} cannot be read: {error.strerror}") from error
     except ValueError as error:
@@ -136,5 +136,6 @@ def _words(path: Path, given: Mapping[str, Any], known: Mapping[str, Action]) ->
             raise UsageError(f"{path}: {name} must be a text, a number or a list, got {value!r}")
         else:
             values = value if isinstance(value, list) else [value]
-            found.append(f"{option}={','.join(map(str, values))}")
+            one = "," if name == "seeds" and value is values and len(values) == 1 else ""
+            found.append(f"{option}={','.join(map(str, values))}{one}")  # 5 alone is five seeds
     return found

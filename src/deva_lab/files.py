@@ -78,6 +78,15 @@ def remove(path: Path) -> None:
             path.unlink()
 
 
+def typed(path: Path) -> str:
+    """A path as it is typed in any shell.
+
+    >>> typed(Path("runs")), typed(Path("my runs"))
+    ('runs', '"my runs"')
+    """
+    return f'"{path}"' if " " in str(path) else str(path)
+
+
 def flush(path: Path) -> None:
     """Wait until a file or a folder's entries are on the disk.
 

@@ -256,7 +256,8 @@ class Summary:
             groups[run["label"]].setdefault(float(run["settings"]["lr"]), []).append(run)
         rows = {label: Row(label, by_rate) for label, by_rate in groups.items()}
         self.rows = sorted(rows.values(), key=lambda row: (row.final, row.best))
-        adamw = sorted((x for x in rows if x.partition(":")[0] == "adamw"), key=len)
+        adamw = [x for x in rows if x.partition(":")[0] in ("adamw", "torch-adamw")]
+        adamw.sort(key=lambda x: (x.startswith("torch-"), len(x)))
         self.baseline = baseline or next(iter([*adamw, *rows]), "")
         self.target = rows.get(self.baseline)
         self.unit = str(self.results[0]["unit"]) if self.results else "units"

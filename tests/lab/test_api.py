@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -105,6 +106,11 @@ def test_a_folder_knows_a_class_by_its_source_and_an_object_by_nothing_that_anot
         ((Squares, ["deva"]), {"seeds": [0, -1]}, "from 0 on, got (0, -1)"),
         ((Squares, ["deva"]), {"lr": [-1.0]}, "must be positive numbers"),
         ((Squares, ["deva"]), {"baseline": "lion"}, "lion"),
+        ((Squares, ["deva"]), {"seeds": "2"}, "seeds must be whole numbers from 0 on, got '2'"),
+        ((Squares, ["deva"]), {"steps": 2.5}, "--steps must be a whole number, at least 1"),
+        ((Squares, ["deva"]), {"evaluate_every": 2.5}, "--evaluate-every must be a whole number"),
+        ((Squares, ["deva"]), {"dtype": "bf16"}, "unknown dtype 'bf16', did you mean 'bfloat16'"),
+        ((Squares, ["deva"]), {"device": "gpu"}, "--device gpu cannot be used here"),
         ((object(), ["deva"]), {}, "has no function model()"),
         (("none.py", ["deva"]), {}, "there is no task at none.py"),
     ],
@@ -112,6 +118,26 @@ def test_a_folder_knows_a_class_by_its_source_and_an_object_by_nothing_that_anot
 def test_what_does_not_fit_is_said_at_once(arguments, options, said):
     with pytest.raises(UsageError, match=said.replace("(", r"\(").replace(")", r"\)")):
         compare(*arguments, **options)
+
+
+def test_numbers_of_numpy_and_whole_numbers_name_the_same_runs(tmp_path):
+    plain = {"lr": "x0.5,0.01", "seeds": [0, 1], "steps": 2, "clip": 1.0}
+    same = {"lr": [np.float32(0.0025), "x2"], "seeds": np.arange(2), "steps": np.int64(2)}
+    first = quiet("mlp", "adamw", size="tiny", out=tmp_path, jobs=1, **plain)
+    again = quiet("mlp", "adamw", size="tiny", out=tmp_path, jobs=1, **same, clip=1)
+    assert len(first.results) == 4
+    assert {x["id"] for x in again.results} == {x["id"] for x in first.results}
+    one = quiet(Squares, "adamw", lr=np.float32(0.01), seeds=np.int64(1), steps=1)
+    assert [x["settings"]["lr"] for x in one.results] == [pytest.approx(0.01)]
+
+
+def test_a_baseline_may_be_written_as_the_optimizers_are(tmp_path, monkeypatch):
+    for home in ("HOME", "USERPROFILE"):  # of Windows the second
+        monkeypatch.setenv(home, str(tmp_path))
+    names = ["muon:nesterov=true,momentum=0.80", "adamw"]
+    found = quiet(Squares, names, baseline=names[0], steps=2, out="~/kept")
+    assert found.baseline == "muon:momentum=0.8,nesterov=true"
+    assert (tmp_path / "kept" / "results.jsonl").exists()
 
 
 def test_a_script_without_a_guard_is_told_of_it(tmp_path):

@@ -319,6 +319,7 @@ def test_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     ("words", "message"),
     [
         ("stp", "unknown benchmark 'stp', did you mean 'step'? Known are step, launches"),
+        ("step --device gpu", "--device gpu cannot be used here"),
         ("step --only moun", "unknown subject 'moun', did you mean 'muon'"),
         ("step gpt2-smal", "unknown shape set 'gpt2-smal', did you mean 'gpt2-small'"),
         ("launches gtp2-small", "unknown shape set 'gtp2-small', did you mean 'gpt2-small'"),

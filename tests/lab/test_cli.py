@@ -17,6 +17,7 @@ import deva_optim
 from deva_lab import launchers
 from deva_lab.cli import main
 from deva_lab.commands.report import merged
+from deva_lab.files import append_line
 from deva_lab.results import read_results
 from deva_lab.run import checkpoint
 from deva_lab.run.settings import TUNED
@@ -129,6 +130,31 @@ def test_report_merges_folders_and_refuses_what_does_not_compare(tmp_path, capsy
     assert "differ in steps (12, 13)" in capsys.readouterr().err
 
 
+def test_report_of_a_file_and_of_a_run_that_failed_in_another_folder(tmp_path, capsys):
+    out, other = tmp_path / "my runs", tmp_path / "other"
+    deva("compare", *QUICK, "--optimizers", "adamw", "--jobs", "1", "--out", out)
+    page = out / "report.html"
+    page.unlink()
+    assert deva("report", out / "results.jsonl") == 0
+    assert page.exists()
+    (result,) = read_results(out / "results.jsonl")
+    append_line(other / "results.jsonl", {**result, "status": "failed", "error": "no memory"})
+    assert [x["status"] for x in merged([out, other])] == ["finished"]
+
+
+def test_a_place_that_cannot_be_written_to_is_said_without_a_traceback(tmp_path, capsys):
+    out, file = tmp_path / "my runs", tmp_path / "file"
+    file.touch()
+    words = [*QUICK, "--optimizers", "adamw", "--jobs", "1", "--out"]
+    assert deva("compare", *words, file / "out") == 1
+    assert deva("compare", *words, out) == 0
+    capsys.readouterr()
+    assert deva("report", out, "--out", file) == 2
+    assert f"{file} cannot be written to" in capsys.readouterr().err
+    assert deva("compare", *words, out) == 2
+    assert f'--resume "{out}" goes on' in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -182,6 +208,7 @@ def test_the_rest_is_what_the_optimizer_gives_it_to(name, rest, capsys):
 
 
 def test_options_have_type_default_and_meaning(capsys):
+    assert deva("methods", "AdamW") == 0  # as --optimizers takes it
     assert deva("methods", "shampoo-ungrafted") == 0
     text = " ".join(capsys.readouterr().out.split())
     for option in (

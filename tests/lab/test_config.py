@@ -73,6 +73,15 @@ def test_numbers_lists_and_null_are_taken_as_json_has_them(tmp_path):
     assert {(x["lr"], x["decay"]) for x in runs} == {(0.01, 0.4)}
 
 
+def test_a_list_of_one_seed_is_that_seed_and_a_mark_of_windows_is_none_of_json(tmp_path):
+    config = tmp_path / "mine.json"
+    options = {"task": "mlp", "size": "tiny", "steps": 1, "optimizers": "adamw", "seeds": [2]}
+    config.write_text(json.dumps(options), "utf-8-sig")
+    assert deva("compare", "--config", config, "--jobs", "1", "--out", tmp_path / "out") == 0
+    runs = [x["settings"]["seed"] for x in read_results(tmp_path / "out" / "results.jsonl")]
+    assert runs == [2]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

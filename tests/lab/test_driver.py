@@ -11,7 +11,8 @@ import pytest
 from processes import bits
 
 from deva_lab.errors import CommandError, UsageError
-from deva_lab.launchers import carry_out, driver
+from deva_lab.files import append_line
+from deva_lab.launchers import carry_out, driver, ended
 from deva_lab.launchers.driver import (
     LEASE,
     Driver,
@@ -239,3 +240,12 @@ def test_events_are_read_once_and_a_line_that_a_kill_cut_short_is_left_out(tmp_p
         again(events[2])
         listening.read_events("a")
         assert heard == events
+
+
+def test_results_come_in_the_order_of_the_runs_whichever_ends_first(
+    settings: RunSettings, tmp_path: Path
+) -> None:
+    runs = [settings.changed(seed=seed) for seed in (1, 2, 3)]
+    for run in reversed(runs[:2]):
+        append_line(tmp_path / "results.jsonl", {"id": run.id})
+    assert [result["id"] for result in ended(tmp_path, runs)] == [run.id for run in runs[:2]]

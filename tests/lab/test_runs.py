@@ -11,7 +11,7 @@ from torch import nn
 from deva_lab.errors import UsageError
 from deva_lab.run import checkpoint, training
 from deva_lab.run.entrants import Entrant
-from deva_lab.run.environment import default_device
+from deva_lab.run.environment import default_device, device_of
 from deva_lab.run.plan import Request, plan
 from deva_lab.run.progress import Event
 from deva_lab.run.runner import in_turn, train
@@ -69,6 +69,13 @@ def test_the_accelerator_is_asked_for_as_torch_2_6_has_it(available, device, mon
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: available)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
     assert default_device() == device
+
+
+def test_a_default_device_that_is_not_there_is_said_at_once(monkeypatch):
+    monkeypatch.setenv("DEVA_DEVICE", "gpu")
+    with pytest.raises(UsageError, match="the default device gpu cannot be used here"):
+        device_of(None)
+    assert device_of("cuda:9", elsewhere=True) == "cuda:9"
 
 
 @pytest.mark.slow

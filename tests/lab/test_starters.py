@@ -1,5 +1,6 @@
 """`deva init-task` and `deva tune`: files to start from, and rates to start with."""
 
+import ast
 import shlex
 
 import pytest
@@ -46,6 +47,17 @@ def test_a_file_is_not_written_over(folder, capsys):
     assert (folder / "my_task.py").read_text() == text
     assert deva("init-task images my_task") == 2
     assert "must be a file that ends in .py" in capsys.readouterr().err
+    assert deva("init-task image") == 2
+    assert "did you mean 'images'" in capsys.readouterr().err
+
+
+def test_a_file_alone_and_one_with_spaces_in_its_name(folder, capsys):
+    assert deva("init-task own.py") == 0
+    assert (folder / "own.py").read_text().startswith('"""What `deva compare` trains here: a small')
+    assert main(["init-task", "images", "our own.py"]) == 0
+    assert 'deva compare --task "our own.py"' in capsys.readouterr().out
+    assert '--task "our own.py"' in (folder / "our own.py").read_text()
+    ast.parse((folder / "our own.py").read_text())
 
 
 def test_tune_follows_the_rule_of_the_race_and_names_the_next_command(folder, capsys):
@@ -93,6 +105,14 @@ def test_a_run_that_fails_while_tuning_is_a_rate_that_is_lost(folder, capsys):
     said = capsys.readouterr().out
     assert "0.1: lost" in said
     assert "adamw:lr=" in said  # it went down until a rate did not fail
+
+
+def test_the_seeds_to_compare_on_are_none_that_tuned(folder, capsys):
+    words = "--task mlp --size tiny --steps 2 --batch 8 --optimizers adamw --seeds 102, --jobs 1"
+    assert deva(f"tune {words} --budget 3") == 0
+    assert "--seeds 101,103,104" in capsys.readouterr().out
+    assert deva("tune --task mlp --optimizers adamw:lr=0.01,adamw:lr=0.1 --budget 8") == 2
+    assert "--optimizers has adamw twice" in capsys.readouterr().err
 
 
 def test_a_budget_must_do_for_three_rates_each(capsys):

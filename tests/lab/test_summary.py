@@ -137,6 +137,7 @@ def test_baseline():
         (results, None, "soap"),
         (more, None, "adamw"),
         (more, "muon", "muon"),
+        ([*results, result("torch-adamw", loss=[8, 5])], None, "torch-adamw"),
     ):
         summary = Comparison(runs, baseline=given)
         assert summary.baseline == summary.target.label == expected

@@ -1,7 +1,11 @@
 """The user's own task: found, asked for what it has, trained and resumed, and its errors."""
 
 import json
+import os
+import pickle
 import random
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -72,6 +76,10 @@ class Task:
         return {"loss": self.loss(model, self.batch(0)), "accuracy": 0.5}
 """
 
+NOTED = """error = ValueError("no data")
+error.__notes__ = ["a note, as Python 3.11 has them"]
+raise error"""
+
 
 def deva(*words: str | Path) -> int:
     return main([str(word) for word in words])
@@ -87,6 +95,10 @@ def written(folder: Path, text: str = FUNCTIONS, name: str = "my_task.py") -> Pa
 def settings_of(task: object, **changes):
     (settings,) = plan(Request((Entrant.parse("adamw"),), task=str(task)))
     return settings.changed(**changes)
+
+
+def plan_place(task: object) -> str:
+    return settings_of(task).task_place
 
 
 def task_of(task: object, **changes):
@@ -184,6 +196,35 @@ def test_a_class_is_made_for_each_run_and_imports_what_lies_beside_it(tmp_path):
     assert set(found) == {"loss", "accuracy"}
 
 
+def test_tasks_of_several_folders_import_each_what_lies_beside_it(tmp_path):
+    paths = []
+    for width in (4, 7):
+        folder = tmp_path / f"width {width}"
+        written(folder, f"width = {width}", "beside.py")
+        paths.append(written(folder, CLASS))
+    widths = [task_of(path).model().in_features for path in (*paths, paths[0])]
+    assert widths == [4, 7, 4]
+
+
+def test_what_a_file_defines_can_be_imported_by_processes_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    place = plan_place(written(tmp_path, FUNCTIONS + "\nclass Data: pass\n", "own_task.py"))
+    pickled = pickle.dumps(load(place).Data())
+    code = f"import pickle; print(type(pickle.loads({pickled!r})).__name__)"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", code]
+    assert subprocess.check_output(command, env=environment, text=True).strip() == "Data"
+    taken = load(plan_place(written(tmp_path, FUNCTIONS, "json.py")))
+    assert taken.__name__ != "json"
+    assert sys.modules["json"] is json
+
+
+def test_a_file_in_another_encoding(tmp_path):
+    path = tmp_path / "my_task.py"
+    path.write_bytes("# coding: latin-1\nname = 'é'\n".encode("latin-1") + FUNCTIONS.encode())
+    assert load(plan_place(path)).name == "é"
+
+
 def test_a_task_in_a_module(tmp_path, monkeypatch):
     written(tmp_path / "kit", "", "__init__.py")
     text = CLASS.replace("from beside import width", "width = 3").replace("Task", "Mine")
@@ -214,6 +255,14 @@ def test_batches_are_moved_whatever_holds_them():
     assert moved["more"][0][1] == "name"
 
 
+def test_an_optimizer_with_many_settings_has_a_name_that_files_can_have(tmp_path):
+    run = settings_of(written(tmp_path))
+    names = {run.changed(optimizer=f"deva:{'betas=0.9,' * 30}{i}").id for i in range(2)}
+    assert len(names) == 2
+    for name in names:
+        (tmp_path / f"{name}.jsonl").touch()
+
+
 # --- What is wrong is said at once ---------------------------------------------------------------
 
 
@@ -224,6 +273,9 @@ def test_batches_are_moved_whatever_holds_them():
         (("import torch\n", "import torhc\n"), "No module named 'torhc' (line 2)"),
         (("steps = 6", "steps = 6 +"), "SyntaxError: invalid syntax (line 5)"),
         (("steps = 6", "raise SystemExit(3)"), "cannot be imported: SystemExit: 3 (line 5)"),
+        (("steps = 6", NOTED), "cannot be imported: ValueError: no data (line 7)"),
+        (("steps = 6", "import deva_lab; deva_lab.compare(__file__)"), "under `if __name__ =="),
+        (("import torch\n", "# coding: none\n"), "cannot be read as Python: unknown encoding"),
         (("def model():", "model = nn.Linear(5, 5)\n\ndef other():"), "every run needs a new one"),
         (("steps = 6", "steps = 0"), "--steps must be at least 1"),
         (("steps = 6", "steps = 12 / 5"), "--steps must be a whole number, at least 1, got 2.4"),
@@ -246,6 +298,8 @@ def test_a_task_that_cannot_be_used(tmp_path, monkeypatch, capsys, change, said)
         (["--task", "whole.py", "--batch", "3"], "--batch 3: whole.py does not ask for it"),
         (["--task", "odd.py"], "odd.py asks for 'path', and is given seed and batch_size alone"),
         (["--task", "my_task"], "a task of your own is a file"),
+        (["--task", "math:Task"], "there is no module math that can be imported from here"),
+        (["--task", "__main__:Task"], "__main__"),
     ],
 )
 def test_a_request_that_does_not_fit(tmp_path, monkeypatch, capsys, words, said):

@@ -16,6 +16,7 @@ from ..errors import unknown
 from ..machine import machine, summary
 from ..render import aligned
 from ..render.figures import GREY, make_figure, svg
+from ..run.environment import device_of
 from .subjects import SETS, SUBJECTS, matching, shape_set
 from .timing import Result, Say, SetResult, Settings, measure_set, quartiles
 
@@ -28,6 +29,7 @@ OUT: Final = Path("runs/bench/step")
 
 def run(settings: Settings, out: Path = OUT, show: Say = print, say: Say = lambda _: None) -> None:
     """Measure, show tables, and write the numbers and a chart."""
+    device_of(settings.device)
     subjects = [SUBJECTS[name] for name in matching(settings.only, SUBJECTS)]
     if backend := settings.compile:
         ours = [s for s in subjects if s.kind == "ours"]

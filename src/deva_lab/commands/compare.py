@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from ..files import typed
 from ..launchers import ended
 from ..render.display import display
 from ..render.pages import Comparison
@@ -26,7 +27,7 @@ def run(options: argparse.Namespace) -> int:
     if results:
         shown.say("\n" + Comparison(results, baseline=options.baseline).publish(folder))
     if stopping():
-        shown.say(f"Stopped. To go on: deva compare --resume {folder}")
+        shown.say(f"Stopped. To go on: deva compare --resume {typed(folder)}")
     if failed:
-        shown.say(f"Failed: {len(failed)}. To try again: deva compare --resume {folder}")
+        shown.say(f"Failed: {len(failed)}. To try again: deva compare --resume {typed(folder)}")
     return stopping.exit_code or int(bool(failed))

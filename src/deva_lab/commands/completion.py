@@ -24,17 +24,14 @@ from ..usage import BENCHMARKS, STARTERS
 
 WIDTH: Final = 70  # of what a candidate is
 
-# Names whose tables need torch; the tests hold the two to each other. An experiment is in a file.
+# Names whose tables need torch; the tests hold the two to each other. The others are in files.
 IMAGES: Final = ("digits", "cifar10", "imagenet-1k", "cifar10-small", "tiny-imagenet")
 STAGES: Final = ("all", "tune", "freeze", "final", "confirm", "robustness", "page", "recipe")
-PLACES: Final = (
-    *("books", "wide", "deep", "half-batch", "double-batch", "python"),
-    *("resnet", "vit"),
+_RACE, _PAPER = (
+    json.loads(files(f"deva_lab.{package}").joinpath(name).read_text("utf-8"))
+    for package, name in (("race", "race.json"), ("reproduce", "paper.json"))
 )
-COURSES: Final = ("sprint", "distance", "broad", "first")
-EXPERIMENTS: Final = tuple(
-    json.loads(files("deva_lab.reproduce").joinpath("paper.json").read_text("utf-8"))
-)
+PLACES, COURSES, EXPERIMENTS = map(tuple, (_RACE["places"], _RACE["courses"], _PAPER))
 
 Texts: TypeAlias = Mapping[str, str]  # word → what it is, or nothing
 Given: TypeAlias = Mapping[str, str]  # option → its value on the line so far

@@ -19,12 +19,13 @@ WIDTH = 100
 
 def run(options: argparse.Namespace) -> int:
     """Print the table, or the options of one optimizer."""
-    if options.name is None:
+    name = options.name and options.name.lower()
+    if name is None:
         print(table())
-    elif options.name in ENTRANTS:
-        print(described(options.name))
+    elif name in ENTRANTS:
+        print(described(name))
     else:
-        raise unknown("optimizer", options.name, ENTRANTS)
+        raise unknown("optimizer", name, ENTRANTS)
     return 0
 
 

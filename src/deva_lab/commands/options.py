@@ -12,16 +12,15 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from ..config import EXCLUSIVE
 from ..errors import UsageError, check_least, require
-from ..files import read_record, write_record
+from ..files import read_record, typed, write_record
 from ..launchers import carry_out, check_jobs, jobs_for
 from ..launchers.driver import Cluster
 from ..loggers import check_loggers, names_of, prepare_loggers
 from ..render.display import Display
 from ..run.entrants import Entrant, entrants
-from ..run.environment import default_device
+from ..run.environment import device_of
 from ..run.plan import Request, common
 from ..run.progress import Result
 from ..run.runner import Orders, Stopping
@@ -74,7 +73,7 @@ def output_folder(options: argparse.Namespace, kind: str) -> Path:
     if options.resume is None:
         folder = Path(options.out or Path("runs") / time.strftime(f"{kind}-%Y%m%d-%H%M%S"))
         if (folder / OPTIONS).exists():
-            raise UsageError(f"{folder} has results: --resume {folder} goes on with them")
+            raise UsageError(f"{folder} has results: --resume {typed(folder)} goes on with them")
         return folder
     if options.out is not None:
         raise UsageError("--out and --resume exclude each other: --resume DIR goes on in DIR")
@@ -97,7 +96,7 @@ def given_options(options: argparse.Namespace, defaults: dict[str, Any]) -> dict
     before = options_in(options.resume)
     if missing := [name for name in defaults if name not in before]:
         raise UsageError(f"--resume {options.resume}: its {OPTIONS} has no {missing[0]}")
-    for one, other in (("steps", "tokens"), ("tokens", "steps")):
+    for one, other in EXCLUSIVE.items():
         if one in given:
             before.pop(other, None)
     return {**before, **given}
@@ -113,7 +112,7 @@ def options_in(folder: Path) -> dict[str, Any]:
     if given is None:
         raise UsageError(
             f"{folder / OPTIONS} is damaged: remove it and give the whole command again with "
-            f"--out {folder}, which goes on with the runs that are there"
+            f"--out {typed(folder)}, which goes on with the runs that are there"
         )
     return given
 
@@ -159,18 +158,6 @@ def seeds_of(text: str) -> tuple[int, ...]:
     if not numbers or min(numbers) < (0 if listed else 1):
         raise UsageError(f"--seeds is a number of seeds or a list such as 0,1,2, got {text!r}")
     return tuple(dict.fromkeys(numbers)) if listed else tuple(range(numbers[0]))
-
-
-def device_of(text: str | None, *, elsewhere: bool = False) -> str:
-    """The device to train on: the one given, else the accelerator, else the CPU."""
-    if text is None:
-        return default_device()
-    try:
-        torch.device(text) if elsewhere else torch.zeros(1, device=text)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0]
-        raise UsageError(f"--device {text} cannot be used here: {reason}") from error
-    return text
 
 
 def command_line(words: Sequence[str], program: str = "deva") -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from ..errors import UsageError
 from ..render.pages import Comparison
 from ..results import read_results
-from ..run.progress import Result
+from ..run.progress import Result, is_failed
 from .options import command_line
 
 SHARED = (
@@ -21,11 +21,15 @@ def run(options: argparse.Namespace) -> int:
     """Publish what the folders have."""
     results = merged(options.folders)
     several = len(options.folders) > 1
-    folder = options.out or options.folders[0]
-    folder.mkdir(parents=True, exist_ok=True)
+    first = options.folders[0]
+    folder = options.out or (first.parent if first.is_file() else first)
     command = command_line(options.words) if several else None
     comparison = Comparison(results, baseline=options.baseline, command=command)
-    text = comparison.publish(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        text = comparison.publish(folder)
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be written to ({error}): name another, --out") from error
     print(comparison.markdown() if options.markdown else text)
     return 0
 
@@ -47,5 +51,7 @@ def merged(folders: list[Path]) -> list[Result]:
                 f"runs that differ in {name} ({', '.join(sorted(values))}) do not compare"
             )
     # How often a run was evaluated, and whether its telemetry was kept, makes no other seed of it.
+    # What has failed in one folder may have ended in another.
+    results.sort(key=is_failed, reverse=True)
     apart = {(x["label"], x["settings"]["lr"], x["settings"]["seed"]): x for x in results}
     return list(apart.values())

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from ..errors import UsageError
-from ..files import append_line
+from ..files import append_line, typed
 from ..render.display import Display, display
 from ..render.pages import Comparison
 from ..results import RESULTS
@@ -83,7 +83,9 @@ def _tell(result: Result, folder: Path, ranks: Ranks, shown: Display) -> None:
     if result["status"] == "stopped":
         again = command_line(["train"], launcher(ranks))
         mode = "" if ranks.mode is None else f" --parallel {ranks.mode}"
-        shown.say(f"Stopped after step {result['step']}. To go on: {again}{mode} --resume {folder}")
+        shown.say(
+            f"Stopped after step {result['step']}. To go on: {again}{mode} --resume {typed(folder)}"
+        )
         return
     append_line(folder / RESULTS, result)
     if is_failed(result):

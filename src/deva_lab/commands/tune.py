@@ -7,9 +7,11 @@ import math
 import os
 import shlex
 from collections.abc import Mapping
+from itertools import count, islice
 from typing import Any
 
 from ..errors import UsageError
+from ..files import typed
 from ..launchers import finished
 from ..race.entries import Entry, Rules
 from ..race.tuning import FIRST, Losses, at_an_end, best_rate, losses, pending
@@ -24,6 +26,7 @@ from ..usage import BUDGET, OPTIMIZERS
 from .options import REQUESTED, asked_of, begin, carrying_out
 
 DEFAULTS = {"optimizers": OPTIMIZERS, "budget": BUDGET}
+FINAL_SEED, FINAL_SEEDS = 101, 3  # the first of the seeds to compare on, and how many
 NOT_COMPARED = ("lr", "seeds", "log")  # of what was asked for, what the comparison has of its own
 
 
@@ -52,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
         Comparison(results()).publish(folder)
         shown.say("\n" + table(tried, rates) + f"\n\n{folder / 'report.html'}")
     if stopping():
-        shown.say(f"Stopped. To go on: deva tune --resume {folder}")
+        shown.say(f"Stopped. To go on: deva tune --resume {typed(folder)}")
     elif rates:
         shown.say("\nTo compare them at these rates, on seeds that have chosen nothing:")
         shown.say(f"  {compare_line(rates, given, rules)}")
@@ -62,13 +65,18 @@ def run(options: argparse.Namespace) -> int:
 def rules_of(request: Request, base: RunSettings, budget: int) -> Rules:
     """The rules of the race for a task: as many rates for each optimizer as the budget allows."""
     optimizers, seeds = len(request.optimizers), len(request.seeds)
+    labels = [x.label for x in request.optimizers]
+    if twice := [label for label in labels if labels.count(label) > 1]:
+        raise UsageError(f"--optimizers has {twice[0]} twice, but it is tuned from one rate")
     each = budget // (optimizers * seeds)
     if each < FIRST:
         raise UsageError(
             f"--budget {budget} is too small: {FIRST} rates for each of {optimizers} optimizers "
             f"on {seeds} seed{'s' * (seeds > 1)} take {FIRST * optimizers * seeds} runs"
         )
-    return Rules(base, tuning_seeds=request.seeds, budget=each)
+    unseen = (seed for seed in count(FINAL_SEED) if seed not in request.seeds)
+    final = tuple(islice(unseen, FINAL_SEEDS))
+    return Rules(base, tuning_seeds=request.seeds, final_seeds=final, budget=each)
 
 
 def lowest(tried: Losses) -> float:

@@ -113,11 +113,10 @@ def finished(folder: Path, runs: Sequence[RunSettings]) -> list[Result]:
 
 
 def ended(folder: Path, runs: Sequence[RunSettings]) -> list[Result]:
-    """The results of these runs that the folder has, the errors of failed ones among them."""
+    """The results of these runs that the folder has, in their order, those of failed ones too."""
     path = folder / RESULTS
-    wanted = {settings.id for settings in runs}
-    results = read_results(path) if path.exists() else []
-    return [result for result in results if result["id"] in wanted]
+    results = {result["id"]: result for result in read_results(path)} if path.exists() else {}
+    return [results[settings.id] for settings in runs if settings.id in results]
 
 
 def check_failed(failed: Sequence[Result], command: str) -> None:

@@ -32,7 +32,7 @@ from ..results import (
     mean_curve,
     rate_range,
 )
-from ..run.entrants import Entrant
+from ..run.entrants import Entrant, label_of
 from ..run.progress import Result
 from ..run.settings import TUNED
 from . import (
@@ -88,6 +88,8 @@ class Comparison(Summary):
         command: str | None = None,
         title: str | None = None,
     ) -> None:
+        if baseline is not None and baseline not in {run["label"] for run in results}:
+            baseline = label_of(baseline)
         super().__init__(results, baseline)
         last = next((str(run.get("command") or "") for run in reversed(results)), "")
         self.command = last if command is None else command

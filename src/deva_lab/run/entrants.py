@@ -156,6 +156,18 @@ def entrants(names: str | Iterable[str]) -> list[Entrant]:
     return list(dict.fromkeys(map(Entrant.parse, parts)))
 
 
+def label_of(text: str) -> str:
+    """The label of the entrant that a text names; the text itself if it names none.
+
+    >>> label_of("muon:nesterov=true,momentum=0.8"), label_of("mine")
+    ('muon:momentum=0.8,nesterov=true', 'mine')
+    """
+    try:
+        return Entrant.parse(text).label
+    except UsageError:
+        return text
+
+
 class Option(NamedTuple):
     """An option of an optimizer: its type, its default as one would type it, and what it is."""
 

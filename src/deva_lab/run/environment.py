@@ -13,6 +13,7 @@ import torch
 
 import deva_optim
 
+from ..errors import UsageError
 from ..machine import machine
 from .ranks import ALONE, Ranks
 
@@ -29,6 +30,22 @@ def environment(device: str, ranks: Ranks = ALONE) -> dict[str, Any]:
         **{name: about[name] for name in ("python", "platform", "cores", "threads", "commit")},
         **together,
     }
+
+
+def device_of(text: str | None, *, elsewhere: bool = False) -> str:
+    """The device to train on: the one given, else the default one.
+
+    Raises:
+        UsageError: If there is none such, or not here; `elsewhere`, it is one of other machines.
+    """
+    what = "--device" if text else "the default device"
+    text = text or default_device()
+    try:
+        torch.device(text) if elsewhere else torch.zeros(1, device=text)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise UsageError(f"{what} {text} cannot be used here: {reason}") from error
+    return text
 
 
 def default_device() -> str:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..data.tokenizers import parse_vocabulary
-from ..errors import UsageError
+from ..errors import UsageError, unknown
 from ..files import write_text
-from .entrants import Entrant
-from .settings import DType, RunSettings, kind_of, preset_of
+from .entrants import Entrant, label_of
+from .settings import DTYPES, DType, RunSettings, kind_of, preset_of
 from .tasks import check_task, user_preset
 from .user_source import find, is_user_task
 
@@ -21,10 +22,13 @@ _GIVEN = (
     *("size", "data", "vocabulary", "steps", "batch", "accumulate", "warmup", "decay", "clip"),
     *("device", "dtype", "compile"),
 )  # what a run has as the request does, unless that leaves it open
-_COUNTS = ("steps", "batch", "accumulate", "evaluate_every")
+_COUNT = "a whole number, at least 1"
+_SHARES = ("warmup", "decay", "clip")
 _BOUNDS = {
-    **dict.fromkeys(_COUNTS, (1, math.inf, "at least 1")),
-    **dict.fromkeys(("warmup", "decay"), (0, 1, "a share of the steps, from 0 to 1")),
+    **dict.fromkeys(
+        ("steps", "batch", "accumulate", "evaluate_every"), (1, math.inf, "at least 1")
+    ),
+    **dict.fromkeys(_SHARES[:2], (0, 1, "a share of the steps, from 0 to 1")),
     "clip": (0, math.inf, "0 (do not clip) or more"),
 }
 
@@ -59,7 +63,8 @@ def plan(request: Request) -> list[RunSettings]:
     Raises:
         UsageError: If something does not exist or does not fit, before anything is trained.
     """
-    if not request.seeds or min(request.seeds) < 0:
+    seeds = [_whole("seeds", seed, "whole numbers from 0 on") for seed in request.seeds]
+    if not seeds or min(seeds) < 0:
         raise UsageError(f"seeds must be one or more numbers from 0 on, got {request.seeds}")
     base = common(request)
     check_task(base)
@@ -70,7 +75,7 @@ def plan(request: Request) -> list[RunSettings]:
             seed=seed,
             telemetry=_recorded(entrant, base.steps, request.telemetry),
         )
-        for seed in request.seeds
+        for seed in seeds
         for entrant in request.optimizers
         for lr in rates_of(entrant, request.rates)
     ]
@@ -111,17 +116,23 @@ def common(request: Request) -> RunSettings:
     if request.vocabulary is not None:
         given["vocabulary"] = parse_vocabulary(request.vocabulary)
     known = {**usual, **{name: value for name, value in given.items() if value is not None}}
+    # The same run has the same name, whether a number was given as 1, as 1.0 or as one of NumPy.
+    known |= {name: float(known[name]) for name in _SHARES}
+    every = request.evaluate_every
+    for name in ("steps", "batch", "accumulate"):
+        known[name] = _whole(f"--{name}", known[name], _COUNT)
+    usual_every = max(1, known["steps"] // EVALUATIONS)
+    known["evaluate_every"] = (
+        usual_every if every is None else _whole("--evaluate-every", every, _COUNT)
+    )
+    if known["dtype"] not in DTYPES:
+        raise unknown("dtype", str(known["dtype"]), DTYPES)
     entrant = request.optimizers[0]
     settings = RunSettings(
         **known,
         optimizer=entrant.label,
         lr=rates_of(entrant, request.rates)[0],
         seed=request.seeds[0],
-        evaluate_every=(
-            max(1, known["steps"] // EVALUATIONS)
-            if request.evaluate_every is None
-            else request.evaluate_every
-        ),
     )
     check_numbers(settings)
     return settings
@@ -170,19 +181,23 @@ def _rate(text: str, usual: float) -> float:
     return value * usual if relative else value
 
 
+def _whole(name: str, value: Any, said: str) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise UsageError(f"{name} must be {said}, got {value!r}") from None
+
+
 def check_numbers(settings: RunSettings) -> None:
     """Raises UsageError for a number that makes no sense."""
     for name, (low, high, said) in _BOUNDS.items():
         value = getattr(settings, name)
-        if name in _COUNTS and not isinstance(value, int):
-            said = f"a whole number, {said}"
-        elif low <= value <= high:
-            continue
-        raise UsageError(f"--{name.replace('_', '-')} must be {said}, got {value}")
+        if not low <= value <= high:
+            raise UsageError(f"--{name.replace('_', '-')} must be {said}, got {value}")
 
 
 def check_baseline(baseline: str | None, runs: Sequence[RunSettings]) -> None:
     """Raises UsageError if no run is that of the baseline."""
     labels = dict.fromkeys(settings.optimizer for settings in runs)
-    if baseline is not None and baseline not in labels:
+    if baseline is not None and label_of(baseline) not in labels:
         raise UsageError(f"--baseline {baseline} is none of {', '.join(labels)}")

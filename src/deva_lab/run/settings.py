@@ -18,6 +18,7 @@ DType = Literal["float32", "bfloat16"]
 DTYPES: Final[tuple[DType, ...]] = get_args(DType)
 Mode = Literal["ddp", "fsdp", "hsdp"]  # how a model is spread over ranks
 MODES: Final[tuple[Mode, ...]] = get_args(Mode)
+NAME_LETTERS: Final = 120  # of an optimizer in the name of a file, which has at most 255
 LOGGERS: Final = ("tensorboard", "wandb", "mlflow")
 
 
@@ -52,7 +53,7 @@ class RunSettings:
         plain = "".join(c if c.isalnum() or c in "-.=" else "_" for c in self.optimizer)
         data = json.dumps(self.saved(), sort_keys=True).encode()
         digest = hashlib.blake2b(data, digest_size=4).hexdigest()
-        return f"{plain}-lr{self.lr:g}-seed{self.seed}-{digest}"
+        return f"{plain[:NAME_LETTERS]}-lr{self.lr:g}-seed{self.seed}-{digest}"
 
     def rate(self, step: int) -> float:
         """What multiplies the learning rate in a step."""

@@ -25,6 +25,7 @@ STARTERS: Final = {
     "images": "a small convolutional network on a folder of images",
     "hf": "a causal language model of transformers, of any size, on a text",
 }
+STARTER: Final = "tensors"
 CPUS: Final = 1
 MINUTES: Final = 60
 OPTIMIZERS: Final = ",".join(TUNED)  # what is compared and tuned unless told otherwise
@@ -43,7 +44,7 @@ _WORDS: Final = {
     "scales": " ".join(SCALES),
     "shard_tokens": SHARD_TOKENS,
     "loggers": ", ".join(LOGGERS),
-    "starters": " ".join(STARTERS),
+    "starter": STARTER,
     "starter_texts": "; ".join(f"{name}: {about}" for name, about in STARTERS.items()),
     "tasks": "; ".join(f"{name}: {kind.about}" for name, kind in TASKS.items()),
     "sizes": "; ".join(f"{name}: {', '.join(kind.presets)}" for name, kind in TASKS.items()),
