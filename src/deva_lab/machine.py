@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import subprocess
@@ -45,11 +46,23 @@ def summary(device: str) -> str:
     return f"{where}; {versions}; commit {about['commit'][:9]}{about['commit'][40:]}"
 
 
-def cores() -> int:
-    """The cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+def cores(system: Path = Path("/")) -> int:
+    """The cores that this process may use: those it is bound to, or its container's share of them.
+
+    `system` is where the files of Linux are that tell of quotas.
+    """
+    bound = hasattr(os, "sched_getaffinity")
+    found = len(os.sched_getaffinity(0)) if bound else os.cpu_count() or 1
+    try:
+        own = (system / "proc/self/cgroup").read_text().rpartition("0::/")[2].strip()
+    except OSError:
+        return found
+    groups = system / "sys/fs/cgroup"
+    for group in (groups / own, *(groups / own).parents):
+        if group.is_relative_to(groups) and (limit := group / "cpu.max").is_file():
+            quota, period = limit.read_text().split()  # microseconds of work in such a time
+            found = found if quota == "max" else min(found, math.ceil(int(quota) / int(period)))
+    return found
 
 
 @cache
