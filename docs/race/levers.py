@@ -97,19 +97,29 @@ def momentum_falls(run: Any) -> None:
 # The direction ------------------------------------------------------------------------------------
 
 
-def sharpens(run: Any) -> None:
-    """c² of the soft sign falls to zero over the first third; after it Newton–Schulz."""
+def softness(share: Callable[[], float]) -> None:
+    """Make c² of the soft sign a share of what it is, with as many steps as that takes."""
     from deva_optim.core import directions
 
-    share, mean = 1.0, directions._mean_eigenvalue
-    fewest = directions._fewest_quintics
-    directions._mean_eigenvalue = lambda K: share * mean(K)
-    directions.soft_quintics = lambda n: fewest(math.sqrt(share / (n + share)))
+    mean, fewest = directions._mean_eigenvalue, directions._fewest_quintics
+    directions._mean_eigenvalue = lambda K: share() * mean(K)
+    directions.soft_quintics = lambda n: fewest(math.sqrt(share() / (n + share())))
+
+
+def sharper(run: Any) -> None:
+    """c² of the soft sign is a tenth."""
+    softness(lambda: 0.1)
+
+
+def sharpens(run: Any) -> None:
+    """c² of the soft sign falls to zero over the first third; after it Newton–Schulz."""
+    left = 1.0
+    softness(lambda: left)
 
     def before(*_: Any) -> None:
-        nonlocal share
-        share = 1 - round(100 * 3 * run.progress.step / run.settings.steps) / 100
-        if share <= 0:
+        nonlocal left
+        left = 1 - round(100 * 3 * run.progress.step / run.settings.steps) / 100
+        if left <= 0:
             for group in run.optimizer.param_groups:
                 if "msign" in group:
                     group["msign"] = "newton-schulz"
@@ -231,6 +241,7 @@ LEVERS: Final[Mapping[str, Lever]] = {
     ),
     "early": Lever("an early peak of twice the rate, then a long tail", rate=2.0, hook=early_peak),
     "sharp": Lever("Newton–Schulz in place of the soft sign", "msign=newton-schulz"),
+    "sharper": Lever("a tenth of c² in the soft sign", hook=sharper),
     "sharpens": Lever("soft early, sharp late", hook=sharpens),
     "ahead": Lever("look ahead along the trajectory, β = 0.3", hook=ahead(0.3)),
     "back": Lever("look back along the trajectory, β = −0.2", hook=ahead(-0.2)),
