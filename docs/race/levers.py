@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
 
-RESULTS: Final = Path(__file__).with_suffix(".jsonl")
+RESULTS: Final = Path(__file__).with_suffix(".json")
 ENTRIES: Final = {"deva": "lean-fall", "muon": "muon-fall"}  # what a lever is added to
 AVERAGES: Final = (15, 40, 100)  # steps that an average of the weights remembers
 SHARES: Final = (0.5, 1.0)  # of the average in the weights that are read out
@@ -48,7 +48,7 @@ class Lever:
 
 @dataclass(frozen=True)
 class Job:
-    """A run with a lever."""
+    """A run with a lever, on a course or at a place where entries of the sprint are confirmed."""
 
     course: str
     optimizer: str
@@ -104,11 +104,6 @@ def softness(share: Callable[[], float]) -> None:
     mean, fewest = directions._mean_eigenvalue, directions._fewest_quintics
     directions._mean_eigenvalue = lambda K: share() * mean(K)
     directions.soft_quintics = lambda n: fewest(math.sqrt(share() / (n + share())))
-
-
-def sharper(run: Any) -> None:
-    """c² of the soft sign is a tenth."""
-    softness(lambda: 0.1)
 
 
 def sharpens(run: Any) -> None:
@@ -241,7 +236,8 @@ LEVERS: Final[Mapping[str, Lever]] = {
     ),
     "early": Lever("an early peak of twice the rate, then a long tail", rate=2.0, hook=early_peak),
     "sharp": Lever("Newton–Schulz in place of the soft sign", "msign=newton-schulz"),
-    "sharper": Lever("a tenth of c² in the soft sign", hook=sharper),
+    "tenth": Lever("a tenth of c² in the soft sign", hook=lambda run: softness(lambda: 0.1)),
+    "hundredth": Lever("a hundredth of c²", hook=lambda run: softness(lambda: 0.01)),
     "sharpens": Lever("soft early, sharp late", hook=sharpens),
     "ahead": Lever("look ahead along the trajectory, β = 0.3", hook=ahead(0.3)),
     "back": Lever("look back along the trajectory, β = −0.2", hook=ahead(-0.2)),
@@ -263,12 +259,13 @@ LEVERS: Final[Mapping[str, Lever]] = {
 
 def settings_of(job: Job) -> Any:
     """The run of a job."""
-    from deva_lab.race.entries import COURSES
+    from deva_lab.race.entries import COURSES, PLACES
     from deva_lab.run.entrants import Entrant
 
-    lever, course = LEVERS[job.lever], COURSES[job.course]
+    lever, course = LEVERS[job.lever], COURSES.get(job.course, COURSES["sprint"])
     entry = course.entries[ENTRIES[job.optimizer]]
     run = entry.run(course.rules, round(job.lr * lever.rate, 5), job.seed)
+    run = PLACES[job.course].changed(run, entry.length) if job.course in PLACES else run
     options = lever.options.format(half=round(job.lr / 2, 5))
     label = Entrant.parse(f"{run.optimizer},{options}").label
     return run.changed(optimizer=label, **lever.settings)
@@ -313,17 +310,17 @@ def carry_out(job: Job) -> dict[str, Any]:
 
 
 def results(path: Path) -> list[dict[str, Any]]:
-    """The lines of the file."""
-    return (
-        [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
-    )
+    """The runs in the file."""
+    return json.loads(path.read_text("utf-8")) if path.exists() else []
 
 
 def main() -> None:
     """Do what the command line says."""
+    from deva_lab.race.entries import COURSES, PLACES
+
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("what", choices=("run", "table"))
-    parser.add_argument("--course", default="sprint")
+    parser.add_argument("--course", default="sprint", choices=(*COURSES, *PLACES))
     parser.add_argument("--optimizer", default="deva", choices=ENTRIES)
     parser.add_argument("--levers", nargs="+", default=list(LEVERS), choices=LEVERS)
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3, 4])
@@ -345,8 +342,9 @@ def main() -> None:
     todo = [job for job in jobs if tuple(asdict(job).values()) not in done]
     with multiprocessing.get_context("spawn").Pool(given.jobs, maxtasksperchild=1) as pool:
         for row in pool.imap_unordered(carry_out, todo):
-            with given.results.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
+            known.append(row)
+            lines = ",\n".join(map(json.dumps, known))  # a run a line
+            given.results.write_text(f"[\n{lines}\n]\n", "utf-8")
             print(
                 row["course"], row["optimizer"], row["lever"], row["seed"], row["loss"], flush=True
             )
@@ -356,24 +354,32 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Each lever beside the entry as it is, as Markdown, and how much noise a run has."""
     from scipy import stats
 
-    spread, free = noise(rows)
-    known = {(r["course"], r["optimizer"], r["lever"], r["seed"]): r["loss"] for r in rows}
-    head = ("lever", "what it is", "course", "of", "seeds", "ends higher by")
-    lines = [head, ("---",) * len(head)]
-    for course, optimizer, lever in dict.fromkeys(key[:3] for key in known):
-        plain = {seed: known.get((course, optimizer, "none", seed)) for *_, seed in known}
-        gaps = [
-            loss - plain[key[3]]
-            for key, loss in known.items()
-            if key[:3] == (course, optimizer, lever) and plain[key[3]] is not None
-        ]
-        if lever == "none" or not gaps:
-            continue
-        half = stats.t.ppf(0.975, free) * spread * math.sqrt(2 / len(gaps)) if free else math.nan
-        gap = f"{fmean(gaps):+.4f} ± {half:.4f}"
-        lines.append((lever, LEVERS[lever].about, course, ENTRIES[optimizer], str(len(gaps)), gap))
+    lines = [("lever", "what it is", "course", "of", "seeds", "ends higher by"), ("---",) * 6]
+    told = []
+    for course in dict.fromkeys(row["course"] for row in rows):
+        here = [row for row in rows if row["course"] == course]
+        spread, free = noise(here)
+        told.append(f"{spread:.4f} on {course} ({free} degrees of freedom)")
+        known = {(row["optimizer"], row["lever"], row["seed"]): row["loss"] for row in here}
+        for optimizer, lever in dict.fromkeys(key[:2] for key in known):
+            of = "deva" if lever == "none" else optimizer  # Muon itself is put beside DeVA
+            gaps = [
+                loss - known[of, "none", key[2]]
+                for key, loss in known.items()
+                if key[:2] == (optimizer, lever) and (of, "none", key[2]) in known
+            ]
+            if (optimizer, lever) == (of, "none") or not gaps:
+                continue
+            half = (
+                stats.t.ppf(0.975, free) * spread * math.sqrt(2 / len(gaps)) if free else math.nan
+            )
+            gap = f"{fmean(gaps):+.4f} ± {half:.4f}"
+            name, about = (
+                (lever, LEVERS[lever].about) if lever != "none" else (ENTRIES[optimizer], "")
+            )
+            lines.append((name, about, course, ENTRIES[of], str(len(gaps)), gap))
     text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return f"{text}\n\nNoise of a run: {spread:.4f}, with {free} degrees of freedom."
+    return f"{text}\n\nThe noise of a run is {', '.join(told)}."
 
 
 def noise(rows: Sequence[Mapping[str, Any]]) -> tuple[float, int]:
