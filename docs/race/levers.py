@@ -33,7 +33,7 @@ class Lever:
 
     Attributes:
         about: What it is, in a line.
-        options: Options of the optimizer, as `deva compare` takes them; {lr} is the rate.
+        options: Options of the optimizer, as `deva compare` takes them; {half} is half the rate.
         settings: Settings of the run.
         rate: What multiplies the learning rate of the entry.
         hook: What hooks into the steps of a run; it gets the run before its first step.
@@ -283,17 +283,19 @@ def carry_out(job: Job) -> dict[str, Any]:
     if hook := LEVERS[job.lever].hook:
         hook(run)
     weights = list(run.model.parameters())
-    averages = {steps: [p.detach().clone() for p in weights] for steps in AVERAGES}
+    kept = {steps: [p.detach().clone() for p in weights] for steps in AVERAGES}
     batches = (run.task.batch(step) for step in range(settings.steps))
     while run.progress.status == "running":
         run.step(batches)
         with torch.no_grad():
-            for steps, average in averages.items():
+            for steps, average in kept.items():
                 torch._foreach_lerp_(average, weights, 1 / steps)
         if settings.evaluates(run.progress.step):
             run.evaluate()
+    if run.progress.status == "diverged":
+        raise RuntimeError(f"{job} has diverged; leave this lever out, or lower its rate")
     own, read = [p.detach().clone() for p in weights], {}
-    for steps, average in averages.items():
+    for steps, average in kept.items():
         for share in SHARES:
             with torch.no_grad():
                 torch._foreach_copy_(weights, torch._foreach_lerp(own, average, share))
@@ -330,7 +332,7 @@ def main() -> None:
     given = parser.parse_args()
     known = results(given.results)
     if given.what == "table":
-        print(table(known))
+        print(f"{table(known)}\n\n{averages(known)}")
         return
     done = {tuple(row[key] for key in asdict(Job("", "", "", 0, 0))) for row in known}
     jobs = [
@@ -380,6 +382,20 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
             lines.append((name, about, course, ENTRIES[of], str(len(gaps)), gap))
     text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     return f"{text}\n\nThe noise of a run is {', '.join(told)}."
+
+
+def averages(rows: Sequence[Mapping[str, Any]]) -> str:
+    """How much higher averages of the weights end on the sprint, as Markdown: mean and range."""
+    rows = [row for row in rows if row["course"] == "sprint"]
+
+    def cell(steps: int, share: float) -> str:
+        gaps = [row["read"][f"{steps}/{share}"] - row["loss"] for row in rows]
+        return f"{fmean(gaps):+.4f} ({min(gaps):+.4f} to {max(gaps):+.4f})"
+
+    head = ("steps remembered", *(f"{share:.0%} of the average" for share in SHARES))
+    lines = [(str(steps), *(cell(steps, share) for share in SHARES)) for steps in AVERAGES]
+    lines = [head, ("---",) * len(head), *lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def noise(rows: Sequence[Mapping[str, Any]]) -> tuple[float, int]:

@@ -79,5 +79,6 @@ def test_a_lever_is_compared_on_the_seeds_that_both_have():
 
 
 def test_the_page_has_the_table_of_the_runs():
-    table = levers.table(levers.results(FOLDER / "levers.json"))
-    assert table in (FOLDER / "levers.md").read_text("utf-8")  # python docs/race/levers.py table
+    rows, page = levers.results(FOLDER / "levers.json"), (FOLDER / "levers.md").read_text("utf-8")
+    assert levers.table(rows) in page  # python docs/race/levers.py table
+    assert levers.averages(rows) in page
