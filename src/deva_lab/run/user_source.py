@@ -193,8 +193,9 @@ def _look_in(folder: str) -> None:
     if sys.path[:1] != [folder]:
         sys.path.insert(0, folder)
     for other, names in _beside.items():
-        for name in [*names] * (other != folder):
-            sys.modules.pop(name, None)
+        if other != folder:
+            for name in names:
+                sys.modules.pop(name, None)
 
 
 def _lies_in(folder: str, name: str) -> bool:
