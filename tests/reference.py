@@ -220,7 +220,8 @@ def lean(X: Array, grads: Sequence[Array], o: Settings) -> Iterator[Array]:
         r = r if has_basis else beta2 * r + (1 - beta2) * (G**2).mean(axis=1)
         B = looked_ahead(M, G, o) / np.sqrt(c / c.mean() + o.eps)
         W = np.diag(1 / np.sqrt(r / r.mean() + o.eps)) @ Q.T
-        U = Q @ (best_soft_sign(W @ B) if o.msign == "soft" else msign(W @ B, o.msign))
+        soft = o.msign == "soft" or o.msign == "firm"
+        U = Q @ (best_soft_sign(W @ B, o.msign) if soft else msign(W @ B, o.msign))
         X = decayed(X, U, o, spectral_scale(X))
         if k > 1 and has_basis:
             if (k - o.skip_first) % o.covariance_every == 0:

@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
 Variant = Literal["default", "factored", "instantaneous"]
-MSign = Literal["svd", "newton-schulz", "polar-express", "soft"]
+MSign = Literal["svd", "newton-schulz", "polar-express", "soft", "firm"]
+SOFTNESS = {"soft": 1.0, "firm": 0.1}
 
 EPS64 = float(np.finfo(np.float64).eps)
 
@@ -100,7 +101,7 @@ def msign(A: Array, kind: MSign) -> Array:
     """Return the polar factor of an n x m matrix, exact for "svd"; zero for zero.
 
     "soft" is what the steps for [A, c I] make of A, c^2 being the mean of A's squared singular
-    values, at the norm of a polar factor.
+    values, at the norm of a polar factor. "firm" has a tenth of that c^2.
     """
     if not A.any():
         return np.zeros_like(A)
@@ -115,8 +116,9 @@ def msign(A: Array, kind: MSign) -> Array:
     if A.shape[0] > A.shape[1]:
         return msign(A.T, kind).T
     n, m = A.shape
-    both = np.hstack([A, np.linalg.norm(A) / np.sqrt(n) * np.eye(n)])
-    steps, least = 0, 1 / np.sqrt(2 * n)
+    c = np.linalg.norm(A) * np.sqrt(SOFTNESS[kind] / n)
+    both = np.hstack([A, c * np.eye(n)])
+    steps, least = 0, c / np.linalg.norm(both)
     while steps == 0 or least < 0.7:
         steps, least = steps + 1, 3.4445 * least
     lifted = quintic_msign(both / np.linalg.norm(both), steps * NEWTON_SCHULZ[:1])
@@ -133,16 +135,17 @@ def quintic_msign(A: Array, coefficients: Sequence[tuple[float, float, float]]) 
     return A
 
 
-def best_soft_sign(A: Array) -> Array:
+def best_soft_sign(A: Array, kind: Literal["soft", "firm"]) -> Array:
     """Return (A A^T + c^2 I)^(-1/2) A at the norm of a polar factor, for n <= m, as lean has it.
 
-    The root is that of the fewest best quintics which lift 1 / sqrt(n + 1) to between 0.6 and 1.4.
+    The root is that of the fewest best quintics which lift the least singular value that [A, c I]
+    can have, over the greatest, to between 0.6 and 1.4.
     """
-    n = len(A)
+    n, share = len(A), SOFTNESS[kind]
     K = A @ A.T
-    K = K + np.trace(K) / n * np.eye(n)
+    K = K + share * np.trace(K) / n * np.eye(n)
     K = K / np.linalg.norm(K)
-    F, least, most = np.eye(n), 1 / np.sqrt(n + 1), 1.0
+    F, least, most = np.eye(n), np.sqrt(share / (n + share)), 1.0
     while most == 1.0 or most > 1.4:
         a, b, c = best_quintic(least, most)
         P = a * np.eye(n) + b * K + c * K @ K

@@ -97,24 +97,29 @@ def momentum_falls(run: Any) -> None:
 # The direction ------------------------------------------------------------------------------------
 
 
-def softness(share: Callable[[], float]) -> None:
+def softness(share: float) -> None:
     """Make c² of the soft sign a share of what it is, with as many steps as that takes."""
+    from deva_optim.core.directions import SOFTNESS
+
+    SOFTNESS["soft"] = share
+
+
+def precise(run: Any) -> None:
+    """More steps come closer to the root of the inverse: those that a hundredth of c² takes."""
     from deva_optim.core import directions
 
-    mean, fewest = directions._mean_eigenvalue, directions._fewest_quintics
-    directions._mean_eigenvalue = lambda K: share() * mean(K)
-    directions.soft_quintics = lambda n: fewest(math.sqrt(share() / (n + share())))
+    fewest = directions.soft_quintics
+    directions.soft_quintics = lambda n, softness: fewest(n, 0.01 * softness)
 
 
 def sharpens(run: Any) -> None:
     """c² of the soft sign falls to zero over the first third; after it Newton–Schulz."""
-    left = 1.0
-    softness(lambda: left)
 
     def before(*_: Any) -> None:
-        nonlocal left
         left = 1 - round(100 * 3 * run.progress.step / run.settings.steps) / 100
-        if left <= 0:
+        if left > 0:
+            softness(left)
+        else:
             for group in run.optimizer.param_groups:
                 if "msign" in group:
                     group["msign"] = "newton-schulz"
@@ -236,8 +241,13 @@ LEVERS: Final[Mapping[str, Lever]] = {
     ),
     "early": Lever("an early peak of twice the rate, then a long tail", rate=2.0, hook=early_peak),
     "sharp": Lever("Newton–Schulz in place of the soft sign", "msign=newton-schulz"),
-    "tenth": Lever("a tenth of c² in the soft sign", hook=lambda run: softness(lambda: 0.1)),
-    "hundredth": Lever("a hundredth of c²", hook=lambda run: softness(lambda: 0.01)),
+    "precise": Lever(
+        "the soft sign by as many steps as a hundredth of c² takes",
+        hook=precise,
+    ),
+    "third": Lever("0.3 of c²", hook=lambda run: softness(0.3)),
+    "tenth": Lever("a tenth of c² in the soft sign", "msign=firm"),
+    "hundredth": Lever("a hundredth of c²", hook=lambda run: softness(0.01)),
     "sharpens": Lever("soft early, sharp late", hook=sharpens),
     "ahead": Lever("look ahead along the trajectory, β = 0.3", hook=ahead(0.3)),
     "back": Lever("look back along the trajectory, β = −0.2", hook=ahead(-0.2)),

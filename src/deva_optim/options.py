@@ -203,9 +203,9 @@ OPTIONS: Final[Mapping[str, Option]] = {
     "sign_stabilize": Option(_flag, False,
         "Take the matrix sign of sign(M′) in place of that of M′."),
     "msign": Option(_one_of(*MSIGN_KINDS), "newton-schulz",
-        'How the matrix sign is computed: `"newton-schulz"`, `"polar-express"`, `"svd"`, or '
-        '`"soft"`, which does not lift the smaller singular values to one (see '
-        "`deva_optim.msign`)."),
+        'How the matrix sign is computed: `"newton-schulz"`, `"polar-express"`, `"svd"`, `"soft"`, '
+        'which does not lift the smaller singular values to one, or `"firm"`, which lifts all but '
+        "the smallest (see `deva_optim.msign`)."),
     "ns_steps": Option(_count, 5,
         'How many steps `msign="newton-schulz"` takes.'),
     "ns_coefficients": Option(_quintic, JORDAN,
@@ -216,8 +216,8 @@ OPTIONS: Final[Mapping[str, Option]] = {
         "`torch.optim.Muon` does by default."),
     "msign_dtype": Option(_dtype, None,
         "dtype of the products of the matrix sign. None is bfloat16 where the GPU has units for "
-        'it, but for `variant="lean"` with `msign="soft"`, and the dtype of the computation '
-        'elsewhere. `"svd"` does not use it.'),
+        'it, but for `variant="lean"` with `msign="soft"` or `"firm"`, and the dtype of the '
+        'computation elsewhere. `"svd"` does not use it.'),
     "graft": Option(_one_of("adam", "none"), ABSENT,
         '`"adam"` gives the update the norm of Adam\'s, `"none"` leaves it its own.'),
     "sides": Option(_one_of(*get_args(Sides)), "both",

@@ -82,7 +82,7 @@ def _choices(calm: bool) -> dict[str, tuple[Any, ...]]:
         "nesterov": (True, False),
         "maximize": (True,),
         "foreach": (True, False),
-        "msign": ("newton-schulz", "polar-express", "svd", "soft"),
+        "msign": ("newton-schulz", "polar-express", "svd", "soft", "firm"),
         "sign_stabilize": (True,),
         "skip_first": (True, False),
         "max_dim": (2, 3, 4),

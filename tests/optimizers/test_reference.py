@@ -31,6 +31,7 @@ CASES = {
     "muon-original": ("muon-original", "muon", {"adjust_lr_fn": "original"}),
     "muon-polar-express": ("muon", "muon", {"msign": "polar-express"}),
     "muon-soft": ("muon", "muon", {"msign": "soft"}),
+    "muon-firm": ("muon", "muon", {"msign": "firm"}),
     "adamuon": ("adamuon", "adamuon", {}),
     "adamuon-unsigned": ("adamuon", "adamuon", {"sign_stabilize": False}),
     "normuon": ("normuon", "normuon", {}),
@@ -58,6 +59,11 @@ CASES = {
         "deva-sinf-lean",
         "deva-sinf-lean",
         {"covariance_every": 5, "nesterov": False, "msign": "soft", "skip_first": True},
+    ),
+    "deva-sinf-lean-firm": (
+        "deva-sinf-lean",
+        "deva-sinf-lean",
+        {"covariance_every": 1, "nesterov": True, "msign": "firm"},
     ),
     "deva-sinf-lean-newton-schulz": (
         "deva-sinf-lean",

@@ -35,8 +35,11 @@ from .linalg import (
 )
 from .units import in_units
 
-MsignKind = Literal["newton-schulz", "polar-express", "svd", "soft"]
+MsignKind = Literal["newton-schulz", "polar-express", "svd", "soft", "firm"]
 MSIGN_KINDS: Final = get_args(MsignKind)
+
+SOFTNESS: Final[dict[str, float]] = {"soft": 1.0, "firm": 0.1}
+"""c² as a share of the mean squared singular value, for the kinds (X Xᵀ + c² I)^(−½) X."""
 
 Quintic = tuple[float, float, float]
 
@@ -76,13 +79,13 @@ def msign(X: Tensor, kind: MsignKind = "newton-schulz") -> Tensor:
 
     ``"soft"`` is (X Xᵀ + c² I)^(−½) X, c being the root mean square of the singular values, at the
     norm of U Vᵀ: what lies well below c is not lifted to one. It takes two to four steps for short
-    sides of 13 to 20,000.
+    sides of 13 to 20,000. ``"firm"`` is the same with a tenth of c², and takes two to five there.
 
     Args:
         X: A matrix or a batch of them, …×n×m.
         kind: ``"newton-schulz"`` (Jordan's quintic, five steps: singular values between about 0.7
             and 1.2), ``"polar-express"`` (five better steps at the same price), ``"svd"`` (exact,
-            slow) or ``"soft"``.
+            slow), ``"soft"`` or ``"firm"``.
 
     >>> import torch
     >>> msign(torch.tensor([[3.0, 0.0], [0.0, -0.5]]), "svd")
@@ -127,8 +130,8 @@ def polar(
     """
     if kind == "svd":
         return _decompose(A)
-    if kind == "soft":
-        return _soften(_normalized(A, 1.0, scratch=scratch), dtype or A.dtype)
+    if kind in SOFTNESS:
+        return _soften(_normalized(A, 1.0, scratch=scratch), SOFTNESS[kind], dtype or A.dtype)
     if kind not in _ITERATIONS:
         raise ValueError(f"kind must be one of {', '.join(MSIGN_KINDS)}, got {kind!r}")
     usual, safety = _ITERATIONS[kind]
@@ -159,36 +162,39 @@ def _normalized(A: Tensor, safety: float, *, scratch: bool) -> Tensor:
     return torch.div(A, norm if safety == 1 else safety * norm, out=A if scratch else None)
 
 
-def _soften(A: Tensor, dtype: torch.dtype) -> Tensor:
-    """(A Aᵀ + c² I)^(−½) A at the norm √n, for A of norm one, whose c² is 1/n.
+def _soften(A: Tensor, softness: float, dtype: torch.dtype) -> Tensor:
+    """(A Aᵀ + c² I)^(−½) A at the norm √n, for A of norm one, whose c² is softness / n.
 
-    That is the first part of msign([A, c I]), whose singular values are at least 1 / √(2n) of its
-    norm.
+    That is the first part of msign([A, c I]), whose squared norm is 1 + softness.
     """
     tall = A.shape[-2] > A.shape[-1]
     X = A.mT if tall else A
     n, m = X.shape[-2:]
-    coefficients = soft_steps(n) * (JORDAN,)
+    coefficients = soft_steps(n, softness) * (JORDAN,)
+    ridge, keep = softness / n, 1 / (1 + softness)
     if dtype in HALF:  # by the steps of all of [A, c I], which need no Gram matrix in full
-        ridge = torch.eye(n, dtype=A.dtype, device=A.device).div_(math.sqrt(n))
-        both = torch.cat([X, ridge.expand(*X.shape[:-1], n)], -1).mul_(math.sqrt(0.5))
+        c = torch.eye(n, dtype=A.dtype, device=A.device).mul_(math.sqrt(ridge))
+        both = torch.cat([X, c.expand(*X.shape[:-1], n)], -1).mul_(math.sqrt(keep))
         last = _iterate(both.to(dtype), coefficients)
         U = value(Product(last.left, last.right[..., :m])).to(A.dtype)
     else:
         X = X.reshape(-1, n, m)
-        K = symmetric_products(n, X.device)(X, X.mT).mul_(0.5)
-        K.diagonal(dim1=-2, dim2=-1).add_(0.5 / n)  # (A Aᵀ + I/n) / 2 has a trace of one
+        K = symmetric_products(n, X.device)(X, X.mT).mul_(keep)
+        K.diagonal(dim1=-2, dim2=-1).add_(keep * ridge)  # its trace is one
         U = torch.bmm(_by_gram(K, coefficients), X).reshape(*A.shape[:-2], n, m)
     U.mul_(math.sqrt(n) * inverse_norm(U))
     return U.mT if tall else U
 
 
-def soft_steps(n: int) -> int:
-    """How many steps lift a singular value of 1 / √(2n) to where the quintic levels off."""
-    return max(1, math.ceil(math.log(0.7 * math.sqrt(2 * n), JORDAN[0])))
+def soft_steps(n: int, softness: float) -> int:
+    """How many steps lift what [A, c I] has at least to where Jordan's quintic levels off."""
+    least = math.sqrt(softness / n / (1 + softness))
+    return max(1, math.ceil(math.log(0.7 / least, JORDAN[0])))
 
 
-def soft_in_basis(B: Columns, Q: Tensor | None, w: Tensor) -> tuple[Tensor | StripProduct, Tensor]:
+def soft_in_basis(
+    B: Columns, Q: Tensor | None, w: Tensor, softness: float
+) -> tuple[Tensor | StripProduct, Tensor]:
     """Q · softsign(W B) with W = diag(w) Qᵀ, for B …×n×m with n ≤ m; w is …×n×1.
 
     Returns it up to a factor, and the factor that brings each matrix to the norm √n.
@@ -204,7 +210,7 @@ def soft_in_basis(B: Columns, Q: Tensor | None, w: Tensor) -> tuple[Tensor | Str
         w, Q = w.reshape(-1, n, 1), Q if Q is None else Q.reshape(-1, n, n)
     S = None if Q is None else times(Q * w.mT, Q.mT)
     if S is not None and long and seen and times is not torch.bmm and len(shape) == 3:
-        found = _soft_by_strips(B, S)
+        found = _soft_by_strips(B, S, softness)
         if found is not None:
             return found
     X = B.written()
@@ -213,14 +219,14 @@ def soft_in_basis(B: Columns, Q: Tensor | None, w: Tensor) -> tuple[Tensor | Str
         X = X * w
     elif not long:
         X, S = torch.bmm(S, X), None
-    K = _ridged(times(X, X.mT), S) if seen else None
+    K = _ridged(times(X, X.mT), S, softness) if seen else None
     norm = None if K is None else ordinary_norms(K, keepdim=True)
     ordinary = norm is not None
     if K is None or norm is None:  # on an accelerator the host would have to wait for the norm
         X = _normalized(X, 1.0, scratch=False)
-        K = _ridged(times(X, X.mT), S)
+        K = _ridged(times(X, X.mT), S, softness)
         norm = frobenius(K, zero=torch.inf)
-    F = _by_gram(K.div_(compact(norm)), soft_quintics(n))
+    F = _by_gram(K.div_(compact(norm)), soft_quintics(n, softness))
     F = F if S is None else torch.bmm(F, S)
     del K, S  # Freed here: U is allocated next.
     U = torch.bmm(F, X)
@@ -232,7 +238,7 @@ def soft_in_basis(B: Columns, Q: Tensor | None, w: Tensor) -> tuple[Tensor | Str
     return U, math.sqrt(n) / compact(size)
 
 
-def _soft_by_strips(B: Columns, S: Tensor) -> tuple[StripProduct, Tensor] | None:
+def _soft_by_strips(B: Columns, S: Tensor, softness: float) -> tuple[StripProduct, Tensor] | None:
     """The same without B or the update in full; None if the norm of K is not an ordinary number."""
     n = S.shape[-1]
     times = symmetric_products(n, S.device)
@@ -240,25 +246,26 @@ def _soft_by_strips(B: Columns, S: Tensor) -> tuple[StripProduct, Tensor] | None
     for some in B.strips():
         add_gram_(K, B.written(some), keep=1.0, weight=1.0)
     mirror_(K)
-    K = _ridged(K, S)
-    ridge, norm = 0.5 * _mean_eigenvalue(K), ordinary_norms(K, keepdim=True)
+    K = _ridged(K, S, softness)
+    ridge = softness / (1 + softness) * _mean_eigenvalue(K)
+    norm = ordinary_norms(K, keepdim=True)
     if norm is None:
         return None
-    R = _by_gram(K.div_(norm), soft_quintics(n))
+    R = _by_gram(K.div_(norm), soft_quintics(n, softness))
     # ‖R S B‖² is the trace of R K R, K being as it was without its ridge.
     K.diagonal(dim1=-2, dim2=-1).sub_(ridge / norm.squeeze(-1))
     square = norm * times(R, K).mul_(R).sum((-2, -1), keepdim=True)
     return StripProduct(torch.bmm(R, S), B), compact((n / square).sqrt_())
 
 
-def _ridged(K: Tensor, S: Tensor | None) -> Tensor:
-    """S K S + c² I, c² being the mean eigenvalue of the first; B×n×n. The memory of K is used up.
+def _ridged(K: Tensor, S: Tensor | None, softness: float) -> Tensor:
+    """S K S + c² I, c² being a share of the mean eigenvalue of the first; B×n×n. K is used up.
 
-    Over its Frobenius norm it has no eigenvalue above 1, and none below about 1 / (n + 1).
+    Over its Frobenius norm its eigenvalues lie between about softness / (n + softness) and 1.
     """
     if S is not None:
         K = symmetric_products(K.shape[-1], K.device)(torch.bmm(S, K), S)
-    K.diagonal(dim1=-2, dim2=-1).add_(_mean_eigenvalue(K))
+    K.diagonal(dim1=-2, dim2=-1).add_(_mean_eigenvalue(K), alpha=softness)
     return K
 
 
@@ -266,13 +273,10 @@ def _mean_eigenvalue(K: Tensor) -> Tensor:
     return K.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
 
 
-def soft_quintics(n: int) -> tuple[Quintic, ...]:
-    """The fewest of the best quintics that lift 1 / √(n + 1) … 1 to 0.6 … 1.4."""
-    return _fewest_quintics(1 / math.sqrt(n + 1))
-
-
 @cache
-def _fewest_quintics(least: float) -> tuple[Quintic, ...]:
+def soft_quintics(n: int, softness: float) -> tuple[Quintic, ...]:
+    """The fewest of the best quintics that lift √(softness / (n + softness)) … 1 to 0.6 … 1.4."""
+    least = math.sqrt(softness / (n + softness))
     found: list[Quintic] = []
     most = 1.0
     while not found or most > 1.4:
