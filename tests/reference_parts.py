@@ -13,7 +13,6 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 Variant = Literal["default", "factored", "instantaneous"]
 MSign = Literal["svd", "newton-schulz", "polar-express", "soft", "firm"]
-SOFTNESS = {"soft": 1.0, "firm": 0.1}
 
 EPS64 = float(np.finfo(np.float64).eps)
 
@@ -101,7 +100,7 @@ def msign(A: Array, kind: MSign) -> Array:
     """Return the polar factor of an n x m matrix, exact for "svd"; zero for zero.
 
     "soft" is what the steps for [A, c I] make of A, c^2 being the mean of A's squared singular
-    values, at the norm of a polar factor. "firm" has a tenth of that c^2.
+    values, at the norm of a polar factor. In "firm" c is no more than a 32nd of the norm of A.
     """
     if not A.any():
         return np.zeros_like(A)
@@ -116,13 +115,18 @@ def msign(A: Array, kind: MSign) -> Array:
     if A.shape[0] > A.shape[1]:
         return msign(A.T, kind).T
     n, m = A.shape
-    c = np.linalg.norm(A) * np.sqrt(SOFTNESS[kind] / n)
+    c = np.linalg.norm(A) * np.sqrt(softness(n, kind) / n)
     both = np.hstack([A, c * np.eye(n)])
     steps, least = 0, c / np.linalg.norm(both)
     while steps == 0 or least < 0.7:
         steps, least = steps + 1, 3.4445 * least
     lifted = quintic_msign(both / np.linalg.norm(both), steps * NEWTON_SCHULZ[:1])
     return with_norm(lifted[:, :m], float(np.sqrt(n)))
+
+
+def softness(n: int, kind: MSign) -> float:
+    """Return c^2 over the mean of the n squared singular values, whose sum is the squared norm."""
+    return min(1.0, n / 32**2) if kind == "firm" else 1.0
 
 
 def quintic_msign(A: Array, coefficients: Sequence[tuple[float, float, float]]) -> Array:
@@ -141,7 +145,7 @@ def best_soft_sign(A: Array, kind: Literal["soft", "firm"]) -> Array:
     The root is that of the fewest best quintics which lift the least singular value that [A, c I]
     can have, over the greatest, to between 0.6 and 1.4.
     """
-    n, share = len(A), SOFTNESS[kind]
+    n, share = len(A), softness(len(A), kind)
     K = A @ A.T
     K = K + share * np.trace(K) / n * np.eye(n)
     K = K / np.linalg.norm(K)

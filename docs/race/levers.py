@@ -99,9 +99,9 @@ def momentum_falls(run: Any) -> None:
 
 def softness(share: float) -> None:
     """Make c² of the soft sign a share of what it is, with as many steps as that takes."""
-    from deva_optim.core.directions import SOFTNESS
+    from deva_optim.core import step
 
-    SOFTNESS["soft"] = share
+    step.softness_of = lambda kind, n: share
 
 
 def precise(run: Any) -> None:
@@ -110,6 +110,15 @@ def precise(run: Any) -> None:
 
     fewest = directions.soft_quintics
     directions.soft_quintics = lambda n, softness: fewest(n, 0.01 * softness)
+
+
+def loose(run: Any) -> None:
+    """A tenth of c² with the steps of the soft sign, which are fewer than it takes."""
+    from deva_optim.core import directions
+
+    fewest = directions.soft_quintics
+    directions.soft_quintics = lambda n, softness: fewest(n, 1.0)
+    softness(0.1)
 
 
 def sharpens(run: Any) -> None:
@@ -240,13 +249,15 @@ LEVERS: Final[Mapping[str, Lever]] = {
         rate=1.414,
     ),
     "early": Lever("an early peak of twice the rate, then a long tail", rate=2.0, hook=early_peak),
+    "firm": Lever("the firm sign in place of the soft sign", "msign=firm"),
     "sharp": Lever("Newton–Schulz in place of the soft sign", "msign=newton-schulz"),
     "precise": Lever(
         "the soft sign by as many steps as a hundredth of c² takes",
         hook=precise,
     ),
     "third": Lever("0.3 of c²", hook=lambda run: softness(0.3)),
-    "tenth": Lever("a tenth of c² in the soft sign", "msign=firm"),
+    "tenth": Lever("a tenth of c²", hook=lambda run: softness(0.1)),
+    "loose": Lever("a tenth of c² by as many steps as the soft sign takes", hook=loose),
     "hundredth": Lever("a hundredth of c²", hook=lambda run: softness(0.01)),
     "sharpens": Lever("soft early, sharp late", hook=sharpens),
     "ahead": Lever("look ahead along the trajectory, β = 0.3", hook=ahead(0.3)),
@@ -260,6 +271,7 @@ LEVERS: Final[Mapping[str, Lever]] = {
     "brake": Lever("the outward part of an update by half", hook=brake),
     "momentum-falls": Lever("β₁ falls from 0.9 to 0.75", hook=momentum_falls),
     "horizon": Lever("β₂ = β₃ = 0.98", "betas=0.8/0.98/0.98"),
+    "brief": Lever("β₂ = β₃ = 0.9", "betas=0.8/0.9/0.9"),
     "refresh": Lever("a new basis every fifth step", "refresh_every=5"),
 }
 

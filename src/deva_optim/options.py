@@ -204,8 +204,8 @@ OPTIONS: Final[Mapping[str, Option]] = {
         "Take the matrix sign of sign(M′) in place of that of M′."),
     "msign": Option(_one_of(*MSIGN_KINDS), "newton-schulz",
         'How the matrix sign is computed: `"newton-schulz"`, `"polar-express"`, `"svd"`, `"soft"`, '
-        'which does not lift the smaller singular values to one, or `"firm"`, which lifts all but '
-        "the smallest (see `deva_optim.msign`)."),
+        'which does not lift the smaller singular values to one, or `"firm"`, which does so in '
+        "small matrices (see `deva_optim.msign`)."),
     "ns_steps": Option(_count, 5,
         'How many steps `msign="newton-schulz"` takes.'),
     "ns_coefficients": Option(_quintic, JORDAN,

@@ -48,9 +48,9 @@ def test_a_lever_changes_a_run(lever, few_steps, monkeypatch):
         (directions, "soft_quintics"),
         (step, "lean_"),
         (step, "momentum_"),
+        (step, "softness_of"),
     ):
         monkeypatch.setattr(module, name, getattr(module, name))  # put back after the test
-    monkeypatch.setitem(directions.SOFTNESS, "soft", directions.SOFTNESS["soft"])
     plain = loss_without_lever()
     found = levers.carry_out(levers.Job("sprint", "deva", lever, 1, 0.0141))
     assert math.isfinite(found["loss"])

@@ -13,7 +13,7 @@ from typing import Any, Final
 from torch import Tensor
 
 from .batch import LARGE
-from .directions import SOFTNESS, soft_quintics, soft_steps
+from .directions import SOFT, soft_quintics, soft_steps, softness_of
 from .matrices import Part
 from .methods import Method, basis_sides, covariance_period
 from .parameters import Reading
@@ -93,15 +93,17 @@ def _refresh_cost(r: Reading) -> int:
 def _lean_cost(n: int, m: int, kind: str, covariance_every: int) -> int:
     """The update of an n×m matrix, n ≤ m, and its share of the covariance."""
     covariance = (n * n * m + n**3) // covariance_every
-    if kind not in SOFTNESS:  # into the basis, the sign, and out of it
+    if kind not in SOFT:  # into the basis, the sign, and out of it
         return 2 * n * n * m + _msign_cost(n, m, kind) + covariance
-    on_gram = 4 * len(soft_quintics(n, SOFTNESS[kind])) + 1  # whitening, the sign, what is on B
+    on_gram = (
+        4 * len(soft_quintics(n, softness_of(kind, n))) + 1
+    )  # whitening, the sign, what is on B
     return 2 * n * n * m + on_gram * n**3 + covariance
 
 
 def _msign_cost(n: int, m: int, kind: str) -> int:
     """The steps of an n×m matrix, n ≤ m: on the matrix itself, or on its Gram matrix."""
-    steps = soft_steps(n, SOFTNESS[kind]) if kind in SOFTNESS else 5
-    if kind in SOFTNESS or m > 1.5 * n:
+    steps = soft_steps(n, softness_of(kind, n)) if kind in SOFT else 5
+    if kind in SOFT or m > 1.5 * n:
         return 2 * n * n * m + (4 * steps - 3) * n**3
     return steps * (2 * n * n * m + n**3)

@@ -38,8 +38,8 @@ from .units import in_units
 MsignKind = Literal["newton-schulz", "polar-express", "svd", "soft", "firm"]
 MSIGN_KINDS: Final = get_args(MsignKind)
 
-SOFTNESS: Final[dict[str, float]] = {"soft": 1.0, "firm": 0.1}
-"""c² as a share of the mean squared singular value, for the kinds (X Xᵀ + c² I)^(−½) X."""
+SOFT: Final[dict[str, int]] = {"soft": 1, "firm": 1024}
+"""The kinds (X Xᵀ + c² I)^(−½) X, and the least k in c² = ‖X‖² / k; else k is the short side."""
 
 Quintic = tuple[float, float, float]
 
@@ -79,7 +79,8 @@ def msign(X: Tensor, kind: MsignKind = "newton-schulz") -> Tensor:
 
     ``"soft"`` is (X Xᵀ + c² I)^(−½) X, c being the root mean square of the singular values, at the
     norm of U Vᵀ: what lies well below c is not lifted to one. It takes two to four steps for short
-    sides of 13 to 20,000. ``"firm"`` is the same with a tenth of c², and takes two to five there.
+    sides of 13 to 20,000. ``"firm"`` is the same with c at most a 32nd of the Frobenius norm, which
+    lifts more of the singular values the shorter the short side is; from 1,024 on the two agree.
 
     Args:
         X: A matrix or a batch of them, …×n×m.
@@ -130,8 +131,9 @@ def polar(
     """
     if kind == "svd":
         return _decompose(A)
-    if kind in SOFTNESS:
-        return _soften(_normalized(A, 1.0, scratch=scratch), SOFTNESS[kind], dtype or A.dtype)
+    if kind in SOFT:
+        share = softness_of(kind, min(A.shape[-2:]))
+        return _soften(_normalized(A, 1.0, scratch=scratch), share, dtype or A.dtype)
     if kind not in _ITERATIONS:
         raise ValueError(f"kind must be one of {', '.join(MSIGN_KINDS)}, got {kind!r}")
     usual, safety = _ITERATIONS[kind]
@@ -184,6 +186,11 @@ def _soften(A: Tensor, softness: float, dtype: torch.dtype) -> Tensor:
         U = torch.bmm(_by_gram(K, coefficients), X).reshape(*A.shape[:-2], n, m)
     U.mul_(math.sqrt(n) * inverse_norm(U))
     return U.mT if tall else U
+
+
+def softness_of(kind: str, n: int) -> float:
+    """c² as a share of the mean of the n squared singular values, for the kinds that have a c."""
+    return n / max(n, SOFT[kind])
 
 
 def soft_steps(n: int, softness: float) -> int:

@@ -37,7 +37,15 @@ from .bases import (
 )
 from .batch import LARGE, Batch, Item, gather, scatter
 from .codes import CODES, PRECISION
-from .directions import CONSTANTS, SOFTNESS, fast_dtype, polar, settled_sign, soft_in_basis
+from .directions import (
+    CONSTANTS,
+    SOFT,
+    fast_dtype,
+    polar,
+    settled_sign,
+    soft_in_basis,
+    softness_of,
+)
 from .linalg import (
     Columns,
     Number,
@@ -287,9 +295,9 @@ def lean_(b: Batch) -> tuple[Term, Number]:
     eps = max(b.group["eps"], 8 * torch.finfo(b.dtype).eps, of_M**2)
     ahead = b.betas[0] if b.group["nesterov"] else 1.0
     size: Number = 1.0
-    softness = SOFTNESS.get(b.group["msign"])
-    if softness is not None and b.group["msign_dtype"] in (None, b.dtype):
-        B = Columns(M, G, ahead, inverse_root(c, eps))
+    kind = b.group["msign"]
+    if kind in SOFT and b.group["msign_dtype"] in (None, b.dtype):
+        B, softness = Columns(M, G, ahead, inverse_root(c, eps)), softness_of(kind, M.shape[-2])
         U, size = soft_in_basis(B, Q, inverse_root(r, eps), softness)
         if b.record is not None:
             b.record["msign_error"] = msign_error(U, size)
