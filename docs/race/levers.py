@@ -99,9 +99,9 @@ def momentum_falls(run: Any) -> None:
 
 def softness(share: float) -> None:
     """Make c² of the soft sign a share of what it is, with as many steps as that takes."""
-    from deva_optim.core import step
+    from deva_optim.core import directions
 
-    step.softness_of = lambda kind, n: share
+    directions.softness_of = lambda kind, n: share
 
 
 def precise(run: Any) -> None:
@@ -383,7 +383,8 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     for course in dict.fromkeys(row["course"] for row in rows):
         here = [row for row in rows if row["course"] == course]
         spread, free = noise(here)
-        told.append(f"{spread:.4f} on {course} ({free} degrees of freedom)")
+        noted = f"{spread:.4f} on {course} ({free} degrees of freedom)"
+        told.append(noted if free else f"not known on {course}")
         known = {(row["optimizer"], row["lever"], row["seed"]): row["loss"] for row in here}
         for optimizer, lever in dict.fromkeys(key[:2] for key in known):
             of = "deva" if lever == "none" else optimizer  # Muon itself is put beside DeVA
@@ -394,10 +395,10 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
             ]
             if (optimizer, lever) == (of, "none") or not gaps:
                 continue
-            half = (
-                stats.t.ppf(0.975, free) * spread * math.sqrt(2 / len(gaps)) if free else math.nan
-            )
-            gap = f"{fmean(gaps):+.4f} ± {half:.4f}"
+            gap = f"{fmean(gaps):+.4f}"
+            if free:
+                half = stats.t.ppf(0.975, free) * spread * math.sqrt(2 / len(gaps))
+                gap = f"{gap} ± {half:.4f}"
             name, about = (
                 (lever, LEVERS[lever].about) if lever != "none" else (ENTRIES[optimizer], "")
             )

@@ -272,7 +272,7 @@ def test_the_soft_quintics_lift_all_that_a_gram_matrix_can_have(n, kind):
 
 def soft(B, Q, w, kind="soft"):
     columns = Columns(B, B, 1.0, torch.ones_like(B[..., :1, :]))
-    U, size = soft_in_basis(columns, Q, w, softness_of(kind, B.shape[-2]))
+    U, size = soft_in_basis(columns, Q, w, kind)
     return value(U) * size
 
 
@@ -309,7 +309,7 @@ def test_by_strips_the_soft_sign_is_what_it_is_in_full(shape, beta, kind, monkey
         for size in (shape, shape, (*shape[:2], shape[1]), shape, (*shape[:2], 1), (1, 1, shape[2]))
     )
     Q, w, c = torch.linalg.qr(turn).Q, w.abs() + 0.1, c.abs() + 0.1
-    U, size = soft_in_basis(Columns(M, G, beta, c), Q, w, softness_of(kind, shape[-2]))
+    U, size = soft_in_basis(Columns(M, G, beta, c), Q, w, kind)
     B = (beta * M + (1 - beta) * G) * c
     whitened = (w * (Q.mT @ B)).numpy()
     expected = Q @ torch.tensor(np.array([reference.best_soft_sign(A, kind) for A in whitened]))

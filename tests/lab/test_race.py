@@ -75,7 +75,7 @@ def test_the_courses_differ_from_the_sprint_in_one_thing_and_have_seeds_of_their
 
 def test_an_entry_has_the_defaults_of_deva_written_out():
     defaults = inspect.signature(deva_optim.DeVA).parameters
-    options = dict(Entrant.parse(ENTRIES["lean"].optimizer).options)
+    options = dict(Entrant.parse(ENTRIES["firm-fall"].optimizer).options)
     assert {name: defaults[name].default for name in options} == options
     sinf = inspect.signature(deva_optim.DeVASinf).parameters
     apart = {name for name in sinf if sinf[name].default != defaults[name].default}

@@ -57,6 +57,7 @@ MSIGN: dict[str, Kwargs] = {
     "msign": {"msign": "polar-express"},
     "exact msign": {"msign": "svd"},
     "soft msign": {"msign": "soft"},
+    "firm msign": {"msign": "firm"},
     "msign_dtype": {"msign_dtype": torch.bfloat16},
 }
 REST: dict[str, Kwargs] = {
@@ -81,7 +82,7 @@ DEVA: dict[str, Kwargs] = {
     "instantaneous": {"variant": "instantaneous"},
     "whitened": {"variant": "whitened"},
     "whitened, nesterov": {"variant": "whitened", "nesterov": True},
-    "lean": {"variant": "lean", "msign": "soft"},
+    "lean": {"variant": "lean", "msign": "firm"},
     "lean, covariance_every": {"variant": "lean", "covariance_every": 3},
     "sign_stabilize": {"variant": "default", "sign_stabilize": True},
     "skip_first": {"skip_first": True},

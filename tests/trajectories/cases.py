@@ -87,7 +87,7 @@ COMMON = ("staggered", "one by one", "convolutions", "rest", "not finite", "risi
           "rank one", "absent", "scheduled", "rate as tensor", "strided", "routed",
           "rows")  # fmt: skip
 EXTREME = "huge and tiny"
-KINDS = ("newton-schulz", "polar-express", "svd", "soft")
+KINDS = ("newton-schulz", "polar-express", "svd", "soft", "firm")
 
 # The options that the table of optimizers has no row for, and who is run with them.
 CHOICES: tuple[tuple[str, dict[str, Any], tuple[str, ...]], ...] = (

@@ -326,7 +326,7 @@ _HEAVYBALL: Final = {"max_precond_dim": 10_000, "merge_dims": False, "betas": (0
 # fmt: off
 _ROWS: Final = (
     _ours("deva",               "DeVA", _basis("nm + (n+m) + 2s²")),
-    _ours("deva-soft",          "DeVA", _SHORT, variant="whitened"),
+    _ours("deva-soft",          "DeVA", _SHORT, variant="whitened", msign="soft"),
     _ours("deva-short",         "DeVASinf", _SHORT, sides="short"),
     _ours("deva-both",          "DeVASinf", _BOTH),
     _ours("deva-factored",      "DeVASinf", _basis("nm + (n+m) + 2(n²+m²)"), variant="factored"),

@@ -140,7 +140,7 @@ def preset_of(task: str, size: str) -> Preset:
 
 # What the race has found best for each of four optimizers: its settings, as `deva compare` takes
 # them, and its learning rate. docs/race.md says how they were found, and how many settings of each
-# were tried. `deva` is the lean form of what has there the name `soft`, at its rate; `muon:…` is
+# were tried. `deva` has the rate of what is called `soft` there, which lean took over; `muon:…` is
 # `muon-quick`, and `soap:…` is `soap-light`.
 TUNED: Final[Mapping[str, float]] = {
     "deva": 0.01,

@@ -95,9 +95,8 @@ def _lean_cost(n: int, m: int, kind: str, covariance_every: int) -> int:
     covariance = (n * n * m + n**3) // covariance_every
     if kind not in SOFT:  # into the basis, the sign, and out of it
         return 2 * n * n * m + _msign_cost(n, m, kind) + covariance
-    on_gram = (
-        4 * len(soft_quintics(n, softness_of(kind, n))) + 1
-    )  # whitening, the sign, what is on B
+    quintics = len(soft_quintics(n, softness_of(kind, n)))
+    on_gram = 4 * quintics + 1  # whitening, the sign, what is on B
     return 2 * n * n * m + on_gram * n**3 + covariance
 
 

@@ -39,7 +39,7 @@ MsignKind = Literal["newton-schulz", "polar-express", "svd", "soft", "firm"]
 MSIGN_KINDS: Final = get_args(MsignKind)
 
 SOFT: Final[dict[str, int]] = {"soft": 1, "firm": 1024}
-"""The kinds (X Xᵀ + c² I)^(−½) X, and the least k in c² = ‖X‖² / k; else k is the short side."""
+"""The kinds (X Xᵀ + c² I)^(−½) X with c² = ‖X‖² / max(n, k), for the short side n, and their k."""
 
 Quintic = tuple[float, float, float]
 
@@ -132,8 +132,7 @@ def polar(
     if kind == "svd":
         return _decompose(A)
     if kind in SOFT:
-        share = softness_of(kind, min(A.shape[-2:]))
-        return _soften(_normalized(A, 1.0, scratch=scratch), share, dtype or A.dtype)
+        return _soften(_normalized(A, 1.0, scratch=scratch), kind, dtype or A.dtype)
     if kind not in _ITERATIONS:
         raise ValueError(f"kind must be one of {', '.join(MSIGN_KINDS)}, got {kind!r}")
     usual, safety = _ITERATIONS[kind]
@@ -164,7 +163,7 @@ def _normalized(A: Tensor, safety: float, *, scratch: bool) -> Tensor:
     return torch.div(A, norm if safety == 1 else safety * norm, out=A if scratch else None)
 
 
-def _soften(A: Tensor, softness: float, dtype: torch.dtype) -> Tensor:
+def _soften(A: Tensor, kind: str, dtype: torch.dtype) -> Tensor:
     """(A Aᵀ + c² I)^(−½) A at the norm √n, for A of norm one, whose c² is softness / n.
 
     That is the first part of msign([A, c I]), whose squared norm is 1 + softness.
@@ -172,6 +171,7 @@ def _soften(A: Tensor, softness: float, dtype: torch.dtype) -> Tensor:
     tall = A.shape[-2] > A.shape[-1]
     X = A.mT if tall else A
     n, m = X.shape[-2:]
+    softness = softness_of(kind, n)
     coefficients = soft_steps(n, softness) * (JORDAN,)
     ridge, keep = softness / n, 1 / (1 + softness)
     if dtype in HALF:  # by the steps of all of [A, c I], which need no Gram matrix in full
@@ -200,7 +200,7 @@ def soft_steps(n: int, softness: float) -> int:
 
 
 def soft_in_basis(
-    B: Columns, Q: Tensor | None, w: Tensor, softness: float
+    B: Columns, Q: Tensor | None, w: Tensor, kind: str
 ) -> tuple[Tensor | StripProduct, Tensor]:
     """Q · softsign(W B) with W = diag(w) Qᵀ, for B …×n×m with n ≤ m; w is …×n×1.
 
@@ -213,6 +213,7 @@ def soft_in_basis(
     """
     shape, (n, m) = B.M.shape, B.M.shape[-2:]
     seen, times, long = host_sees(B.M.device), symmetric_products(n, B.M.device), m >= 3 * n
+    softness = softness_of(kind, n)
     if len(shape) != 3:
         w, Q = w.reshape(-1, n, 1), Q if Q is None else Q.reshape(-1, n, n)
     S = None if Q is None else times(Q * w.mT, Q.mT)

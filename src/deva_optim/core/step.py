@@ -37,15 +37,7 @@ from .bases import (
 )
 from .batch import LARGE, Batch, Item, gather, scatter
 from .codes import CODES, PRECISION
-from .directions import (
-    CONSTANTS,
-    SOFT,
-    fast_dtype,
-    polar,
-    settled_sign,
-    soft_in_basis,
-    softness_of,
-)
+from .directions import CONSTANTS, SOFT, fast_dtype, polar, settled_sign, soft_in_basis
 from .linalg import (
     Columns,
     Number,
@@ -297,8 +289,8 @@ def lean_(b: Batch) -> tuple[Term, Number]:
     size: Number = 1.0
     kind = b.group["msign"]
     if kind in SOFT and b.group["msign_dtype"] in (None, b.dtype):
-        B, softness = Columns(M, G, ahead, inverse_root(c, eps)), softness_of(kind, M.shape[-2])
-        U, size = soft_in_basis(B, Q, inverse_root(r, eps), softness)
+        B = Columns(M, G, ahead, inverse_root(c, eps))
+        U, size = soft_in_basis(B, Q, inverse_root(r, eps), kind)
         if b.record is not None:
             b.record["msign_error"] = msign_error(U, size)
     else:

@@ -19,7 +19,7 @@ class DeVA(BaseOptimizer):
         x ← (1 − ηλ) x − η m̂ / (√v̂ + ε)                                 everything else
 
     Q is the eigenbasis of the short side, r the variance along its columns, c that of the columns
-    of the gradient, and msign is soft. It costs about what Muon does, and keeps what AdamW does.
+    of the gradient, and msign is firm. It costs about what Muon does, and keeps what AdamW does.
     `variant="whitened"` keeps the variance of every entry and both bases of a square;
     `variant="default"` is the paper's Γ ⊙ msign(M′), and `DeVASinf` has all of its settings.
 
@@ -64,7 +64,7 @@ class DeVA(BaseOptimizer):
         stagger: bool = True,
         variant: Variant = "lean",
         sign_stabilize: bool = False,
-        msign: MsignKind = "soft",
+        msign: MsignKind = "firm",
         msign_dtype: torch.dtype | None = None,
         sides: Sides = "short",
         max_dim: int = 10_000,
