@@ -281,10 +281,13 @@ def _mean_eigenvalue(K: Tensor) -> Tensor:
     return K.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
 
 
-@cache
 def soft_quintics(n: int, softness: float) -> tuple[Quintic, ...]:
     """The fewest of the best quintics that lift √(softness / (n + softness)) … 1 to 0.6 … 1.4."""
-    least = math.sqrt(softness / (n + softness))
+    return _fewest_quintics(math.sqrt(softness / (n + softness)))
+
+
+@cache
+def _fewest_quintics(least: float) -> tuple[Quintic, ...]:
     found: list[Quintic] = []
     most = 1.0
     while not found or most > 1.4:
