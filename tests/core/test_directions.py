@@ -98,6 +98,12 @@ def test_soft_lifts_what_is_well_above_the_mean_and_not_what_is_below(size, kind
     assert ratio.max() / ratio.min() < 1.21 / 0.64  # between which the quintic leaves all of them
 
 
+@pytest.mark.parametrize("n", [512, 1024])
+def test_firm_is_soft_from_a_short_side_of_1024_on(n):
+    X = torch.randn(n, n + 1)
+    assert torch.equal(msign(X, "firm"), msign(X, "soft")) == (n == 1024)
+
+
 @pytest.mark.parametrize("kind", SOFT)
 def test_soft_leaves_an_orthogonal_matrix_as_it_is(kind):
     O = torch.linalg.qr(torch.randn(5, 5, dtype=torch.float64)).Q
