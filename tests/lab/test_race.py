@@ -84,10 +84,13 @@ def test_an_entry_has_the_defaults_of_deva_written_out():
 
 def test_a_comparison_takes_what_the_race_has_found_best():
     """Settings and rates, of DeVA those that it has by default (the test above)."""
-    frozen = Frozen.read(Path(__file__).parents[2] / "docs/race/first.json")
+    pages = Path(__file__).parents[2] / "docs/race"
+    frozen, sprint = Frozen.read(pages / "first.json"), Frozen.read(pages / "sprint.json")
     assert frozen is not None
-    named = {"deva": "soft", "muon": frozen.muon, "soap": "soap-light", "adamw": "adamw"}
+    assert sprint is not None
+    named = {"muon": frozen.muon, "soap": "soap-light", "adamw": "adamw"}
     found = {name: frozen.entries[entry] for name, entry in named.items()}
+    found = {"deva": sprint.entries["firm-fall"], **found}
     taken = {label.partition(":")[0]: (label, lr) for label, lr in TUNED.items()}
     assert taken == {
         name: ("deva" if name == "deva" else entry.optimizer, entry.lr)

@@ -140,10 +140,10 @@ def preset_of(task: str, size: str) -> Preset:
 
 # What the race has found best for each of four optimizers: its settings, as `deva compare` takes
 # them, and its learning rate. docs/race.md says how they were found, and how many settings of each
-# were tried. `deva` has the rate of what is called `soft` there, which lean took over; `muon:…` is
-# `muon-quick`, and `soap:…` is `soap-light`.
+# were tried. `deva` has the rate of `firm-fall` on the sprint; `muon:…` is `muon-quick`, and
+# `soap:…` is `soap-light`.
 TUNED: Final[Mapping[str, float]] = {
-    "deva": 0.01,
+    "deva": 0.0141,
     "muon:momentum=0.8,nesterov=true": 0.0141,
     "soap:betas=0.9/0.95/0.95": 0.005,
     "adamw": 0.005,
