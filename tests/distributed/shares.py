@@ -31,7 +31,6 @@ from deva_optim.core.balance import share_out, step_cost
 from deva_optim.core.matrices import parts
 from deva_optim.core.methods import METHODS
 from deva_optim.optimizer import BaseOptimizer
-from deva_optim.options import DEFAULTS
 from ranks import run
 
 OPTIMIZERS: Final[dict[str, Callable[..., BaseOptimizer]]] = {
@@ -192,7 +191,7 @@ def planned(size: int) -> tuple[str, ...]:
     """
     shapes = LLAMA_70B
     read = {shape: parts(shape, "auto", None, -2) for shape in shapes}
-    group = dict(DEFAULTS)
+    group = do.DeVA([torch.zeros(2, 2)]).defaults
     costs = [step_cost(read[shape], METHODS["deva-sinf-lean"], group) for shape in shapes]
     load = [0] * size
     owners = share_out(costs, load)

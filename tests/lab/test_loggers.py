@@ -230,7 +230,7 @@ def check_all(folder: Path, result, *, lives: int = 1) -> None:
 def test_every_logger_has_what_the_results_have(tmp_path):
     needs(*LOGGERS)
     out = tmp_path / "out"
-    words = [*QUICK, "--optimizers", "deva:rest_lr=0.002,torch-adamw", "--jobs", "1"]
+    words = [*QUICK, "--optimizers", "deva:lr=0.01,rest_lr=0.002,torch-adamw", "--jobs", "1"]
     assert deva("compare", *words, "--warmup", "0.5", "--log", ALL, "--out", out) == 0
     ours, torchs = read_results(out / "results.jsonl")
     check_all(out, ours)

@@ -1,11 +1,15 @@
 """`deva init-task` and `deva tune`: files to start from, and rates to start with."""
 
+import argparse
 import ast
 import shlex
+import time
+from pathlib import Path
 
 import pytest
 
 from deva_lab.cli import main
+from deva_lab.commands.options import OPTIONS, output_folder
 from deva_lab.results import read_results
 from deva_lab.usage import STARTERS
 
@@ -113,6 +117,15 @@ def test_the_seeds_to_compare_on_are_none_that_tuned(folder, capsys):
     assert "--seeds 101,103,104" in capsys.readouterr().out
     assert deva("tune --task mlp --optimizers adamw:lr=0.01,adamw:lr=0.1 --budget 8") == 2
     assert "--optimizers has adamw twice" in capsys.readouterr().err
+
+
+def test_two_commands_of_the_same_second_have_a_folder_each(folder, monkeypatch):
+    monkeypatch.setattr(time, "strftime", lambda form, *moment: "tune-1")
+    for name in ("tune-1", "tune-1-2", "tune-1-3"):
+        found = output_folder(argparse.Namespace(resume=None, out=None), "tune")
+        assert found == Path("runs") / name
+        found.mkdir(parents=True)
+        (found / OPTIONS).touch()
 
 
 def test_a_budget_must_do_for_three_rates_each(capsys):

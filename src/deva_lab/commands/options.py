@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields, replace
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,9 @@ def begin(folder: Path, given: dict[str, Any], log: Sequence[str]) -> None:
 def output_folder(options: argparse.Namespace, kind: str) -> Path:
     """Where the results go: a new place, or the one that `--resume` names."""
     if options.resume is None:
-        folder = Path(options.out or Path("runs") / time.strftime(f"{kind}-%Y%m%d-%H%M%S"))
+        if options.out is None:
+            return _unused(Path("runs") / time.strftime(f"{kind}-%Y%m%d-%H%M%S"))
+        folder = Path(options.out)
         if (folder / OPTIONS).exists():
             raise UsageError(f"{folder} has results: --resume {typed(folder)} goes on with them")
         return folder
@@ -80,6 +83,12 @@ def output_folder(options: argparse.Namespace, kind: str) -> Path:
     if not (options.resume / OPTIONS).is_file():
         raise UsageError(f"--resume {options.resume}: there is no {OPTIONS} of `deva {kind}`")
     return Path(options.resume)
+
+
+def _unused(folder: Path) -> Path:
+    """The folder, or the first of FOLDER-2, FOLDER-3, … that has no results."""
+    others = (folder.with_name(f"{folder.name}-{number}") for number in count(2))
+    return next(path for path in chain([folder], others) if not (path / OPTIONS).exists())
 
 
 def given_options(options: argparse.Namespace, defaults: dict[str, Any]) -> dict[str, Any]:
