@@ -217,7 +217,7 @@ def draw_race(rows: Sequence[Standing], folder: Path, name: str = "race") -> tup
         axes.set_title(title, fontsize=9, loc="left", color=GREY)
         axes.axhline(target, color=GREY, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
         legend = axes.get_legend_handles_labels()
-        figure.legend(*legend, loc="outside lower center", ncols=4, frameon=False)
+        figure.legend(*legend, loc="outside lower center", ncols=4, frameon=False, handlelength=4.5)
 
     return draw(folder, name, (7.6, 4.4), fill)
 
